@@ -73,7 +73,7 @@ std::vector<std::string> plan_table(const plan::SearchResult& result, int64_t ke
     int64_t position = 0;
     for (const plan::Candidate& candidate : result.candidates)
       if (++position <= keep) lines.push_back(line_of(candidate, position));
-    lines.push_back("figures: " + source_text(cluster));
+    lines.push_back("figures: " + figures_text(cluster));
   }
   for (const plan::Rejection& rejection : result.rejected)
     lines.push_back(rejection_line(rejection));

@@ -188,7 +188,7 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   if (simulated.bubble_seconds > 0)
     predicted += fmt::format(", {:.1f} % for other ranks", 100 * simulated.bubble_share());
   lines.push_back(std::move(predicted));
-  lines.push_back("figures     " + source_text(design.cluster));
+  lines.push_back("figures     " + figures_text(design.cluster));
   const double peak_rate =
       static_cast<double>(batch.ranks) * design.cluster.flops_per_second(design.dtype);
   lines.push_back(fmt::format("peak        {:.4g} GFLOP/s in {} over all ranks, {}",

@@ -77,7 +77,7 @@ std::vector<std::string> policy_table(const plan::SearchResult& result, int64_t 
       fmt::format("{} of {} keep utilization at {} or above; the first costs least in loss",
                   std::ranges::count_if(result.candidates, plan::reaches_target),
                   result.candidates.size(), first.run.plan.utilization));
-  lines.push_back("figures: " + source_text(first.cluster));
+  lines.push_back("figures: " + figures_text(first.cluster));
   lines.insert(lines.end(), left_out.begin(), left_out.end());
   return lines;
 }

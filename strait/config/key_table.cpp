@@ -43,6 +43,12 @@ Rule share() {  // [0, 1)
   return rule;
 }
 
+Rule part() {  // (0, 1]
+  Rule rule = between(0, 1);
+  rule.above_least = true;
+  return rule;
+}
+
 Rule positive() {
   Rule rule = at_least(0);
   rule.above_least = true;
@@ -393,6 +399,9 @@ Rows cluster_keys() {
        "processor_share }; size is the fan-out, 0 = the rest; processor_share: of a rank's "
        "processor "
        "time, while the level is busy."},
+      {"cluster.compute_share", kField<&Run::cluster, &ClusterOptions::compute_share>, part(),
+       "Of a preset's peak rates, which data sheets give, what the blocks of a model reach; MFU "
+       "stays a share of the peak. Published runs: docs/validation.md."},
   };
 }
 
@@ -609,8 +618,6 @@ Rows sync_keys() {
 }
 
 Rows tool_keys() {
-  Rule memory_share = between(0, 1);
-  memory_share.above_least = true;
   return {
       {"simulate.steps", kField<&Run::simulate, &SimulateOptions::steps>, between(1, kMostCount),
        "Steps to replay."},
@@ -623,7 +630,7 @@ Rows tool_keys() {
        "Rate of failures."},
       {"plan.keep", kField<&Run::plan, &PlanOptions::keep>, between(1, kMostCount),
        "Candidates to show."},
-      {"plan.memory_share", kField<&Run::plan, &PlanOptions::memory_share>, memory_share,
+      {"plan.memory_share", kField<&Run::plan, &PlanOptions::memory_share>, part(),
        "Part of a rank's memory that a plan may use."},
       {"plan.search", kField<&Run::plan, &PlanOptions::search>,
        one_of({"mesh", "placement", "codecs", "pipeline", "sync", "sequence", "micro_batch_size",

@@ -30,6 +30,7 @@ bool is_filled_later(const Key& key) {
 }
 
 bool is_printed(const Key& key, const Run& run) {
+  if (key.name == "cluster.compute_share") return run.cluster.compute_share != 1;
   if (section_of(key) == "cluster") return key.name == chosen_cluster_key(run);
   return !is_filled_later(key) || run.is_set(key.name);
 }

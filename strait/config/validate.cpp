@@ -276,6 +276,16 @@ void check_cluster_choice(const Run& run) {
                            chosen[0], chosen[1]));
 }
 
+/// Other rates than those of data sheets are measured.
+void check_compute_share(const Run& run) {
+  if (run.cluster.compute_share < 1 && run.cluster.preset == "localhost")
+    refuse_key(
+        run, "cluster.compute_share",
+        fmt::format("cluster.compute_share = {} cannot take effect: it is for the rates of a "
+                    "cluster.preset other than localhost; the nearest valid value is 1",
+                    run.cluster.compute_share));
+}
+
 void check_span(const Run& run, const Cluster& cluster, const char* word, const std::string& span) {
   std::vector<std::string> names = {"none", "world"};
   for (const Level& level : cluster.levels)
@@ -381,6 +391,7 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   if (!problems.concern("optimizer.")) check_optimizer(run, problems);
   check_control(run, ranks, problems);
   problems.attempt([&] { check_cluster_choice(run); });
+  problems.attempt([&] { check_compute_share(run); });
   if (!problems.concern("mesh.")) problems.attempt([&] { check_mesh_sizes(run, ranks); });
   if (!problems.concern("mesh.") && !problems.concern("model."))
     problems.attempt([&] { check_mesh_model(run, ranks); });

@@ -193,6 +193,7 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
                               levels[i].latency_microseconds * 1e-6, levels[i].links,
                               levels[i].processor_share});
   cluster.ranks = ranks;
+  cluster.compute_share = options.compute_share;
   return cluster;
 }
 
@@ -202,6 +203,16 @@ std::string source_text(const Cluster& cluster) {
       "rates {}, links of {}",
       cluster.rates_are_assumed() ? "of " + cluster.rates_source : cluster.rates_source,
       cluster.links_source);
+}
+
+std::string figures_text(const Cluster& cluster) {
+  std::string text = source_text(cluster);
+  if (!cluster.rates_are_assumed() || cluster.rates_source == "preset localhost") return text;
+  if (cluster.compute_share < 1)
+    return text + fmt::format(", {} of its peak rates", cluster.compute_share);
+  return text +
+         ": peak rates of data sheets, of which published runs reach 22 to 57 % "
+         "(cluster.compute_share)";
 }
 
 std::string prediction_note(const Cluster& cluster) {

@@ -31,6 +31,7 @@ struct Cluster {
   double flops_per_second_fp32 = 0.0;  // per rank, dense GEMM
   double flops_per_second_fp64 = 0.0;
   double flops_per_second_bf16 = 0.0;
+  double compute_share = 1.0;  // of those, what whole blocks reach where nobody has measured them
   double model_flops_per_second_fp32 = 0.0;  // per rank, whole blocks of a model; 0 = as products
   double model_flops_per_second_bf16 = 0.0;
   /// Per rank, attention alone; 0 = as whole blocks. Where given, blocks are without attention.
@@ -67,7 +68,7 @@ struct Cluster {
     const double measured = dtype == Dtype::kFloat32  ? model_flops_per_second_fp32
                             : dtype_bytes(dtype) == 2 ? model_flops_per_second_bf16
                                                       : 0.0;
-    return measured > 0 ? measured : flops_per_second(dtype);
+    return measured > 0 ? measured : compute_share * flops_per_second(dtype);
   }
   /// Forward and backward of attention in a type, on long runs of tokens, per rank; a backward
   /// counts twice its forward.
@@ -105,6 +106,9 @@ struct Cluster {
 
 /// "preset frontier", or "rates measured on this machine, links of preset localhost".
 std::string source_text(const Cluster& cluster);
+/// The same for a reader of predictions, whom a data sheet's peak would mislead: "preset frontier:
+/// peak rates of data sheets, ...".
+std::string figures_text(const Cluster& cluster);
 /// What to print behind a prediction that rests on a preset's rates, such as " by preset frontier";
 /// else "".
 std::string prediction_note(const Cluster& cluster);

@@ -37,6 +37,7 @@ struct ClusterOptions {
   std::string preset = "localhost";
   std::string file;
   std::vector<LevelOptions> levels;
+  double compute_share = 1.0;  // of a preset's peak rates, what blocks of a model reach; in (0, 1]
   /// No key: filled in by the program that measures. Takes effect where rates are localhost's.
   std::optional<MeasuredRates> measured;
 };

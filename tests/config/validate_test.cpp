@@ -178,6 +178,20 @@ TEST(Validate, Ranges) {
   expect_valid("simulate.steps = 5");
 }
 
+TEST(Validate, AShareOfPeakRatesIsForThoseOfADataSheet) {
+  const std::string frontier = "cluster.preset = \"frontier\"\ncluster.compute_share = ";
+  expect_valid(frontier + "0.4");
+  expect_valid("cluster.compute_share = 1.0");
+  expect_refused(frontier + "0.0", "cluster.compute_share", "above 0", 2, 2);
+  expect_refused(frontier + "1.5", "cluster.compute_share", "nearest valid value is 1", 2, 2);
+  expect_refused("cluster.compute_share = 0.4", "cluster.compute_share",
+                 "other than localhost; the nearest valid value is 1");
+  expect_refused(
+      "cluster.compute_share = 0.4\ncluster.levels = [{ name = \"world\", size = 0, "
+      "gb_per_second = 1.0 }]",
+      "cluster.compute_share", "other than localhost");
+}
+
 TEST(Validate, MicroStepsThatNobodyCouldFollowAreRefusedWithTheNearest) {
   expect_refused("train.global_batch_size = 1000000000\ntrain.micro_batch_size = 1",
                  "train.micro_batch_size", "the nearest valid value is 1600", 2, 2);

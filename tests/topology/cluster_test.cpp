@@ -253,6 +253,22 @@ TEST(Cluster, SaysWhereItsFiguresAreFrom) {
   EXPECT_EQ(prediction_note(make_cluster(own, 2)), "");
 }
 
+TEST(Cluster, PeakRatesOfDataSheetsAreSaidToBeThose) {
+  EXPECT_EQ(figures_text(make_cluster({}, 2)), "preset localhost");
+  EXPECT_THAT(figures_text(make_cluster({.preset = "frontier"}, 8)),
+              HasSubstr("preset frontier: peak rates of data sheets"));
+  const ClusterOptions half{.preset = "frontier", .compute_share = 0.5};
+  const Cluster cluster = make_cluster(half, 8);
+  EXPECT_EQ(figures_text(cluster), "preset frontier, 0.5 of its peak rates");
+  EXPECT_EQ(source_text(cluster), "preset frontier");
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
+    EXPECT_EQ(cluster.flops_per_second(dtype),
+              make_cluster({.preset = "frontier"}, 8).flops_per_second(dtype));
+    EXPECT_EQ(cluster.model_flops_per_second(dtype), 0.5 * cluster.flops_per_second(dtype));
+    EXPECT_EQ(cluster.attention_flops_per_second(dtype), 0.5 * cluster.flops_per_second(dtype));
+  }
+}
+
 TEST(Cluster, MeasuredRatesReplaceThoseOfLocalhostAlone) {
   MeasuredRates measured;
   measured.flops_per_second_fp32 = 3e9;
