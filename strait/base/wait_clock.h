@@ -21,6 +21,11 @@ class WaitClock {
     looked_ = time;
     return time - stood_;
   }
+  /// When steady time is where `time` of this clock is, unless it stands still before.
+  SteadyTime steady(SteadyTime time) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return time + stood_;
+  }
   double seconds() { return std::chrono::duration<double>(now().time_since_epoch()).count(); }
   SteadyTime deadline_after(double seconds) {
     return now() +

@@ -40,10 +40,9 @@ class Signal {
   /// The same for a deadline on `clock`.
   template <class Ready>
   bool wait(const Ready& ready, WaitClock& clock, SteadyTime deadline) {
-    for (SteadyTime now = clock.now(); now < deadline; now = clock.now()) {
-      const double left = std::chrono::duration<double>(deadline - now).count();
-      if (wait(ready, deadline_after(std::min(left, WaitClock::kLookSeconds)))) return true;
-    }
+    while (clock.now() < deadline)
+      if (wait(ready, std::min(clock.steady(deadline), deadline_after(WaitClock::kLookSeconds))))
+        return true;
     return ready();
   }
 

@@ -20,7 +20,9 @@ TEST(WaitClock, GoesOnWhileSomebodyLooksAndStandsStillOtherwise) {
   EXPECT_NEAR(seconds(clock.now() - began), waited, 0.1);
   const SteadyTime deadline = clock.deadline_after(0.5);
   std::this_thread::sleep_for(std::chrono::duration<double>(1.2 * WaitClock::kGapSeconds));
+  EXPECT_EQ(clock.steady(deadline), deadline);
   EXPECT_LT(clock.now(), deadline);
+  EXPECT_GT(seconds(clock.steady(deadline) - deadline), WaitClock::kGapSeconds);
 }
 
 }  // namespace
