@@ -179,7 +179,9 @@ void search_mixtures(const Run& run, const Setting& setting, SearchResult& resul
       search_states(mixture, setting, {kMostMicroStepsOfGrid, {mixture.placement.preset}}, result);
     };
     Candidate usual = estimate(typical(mixed, setting.ranks), setting);
-    if (!usual.fits()) usual = estimate(leanest(mixed, setting.ranks), setting);
+    const Run lean = leanest(mixed, setting.ranks);
+    if (!usual.fits() && lean.train.micro_batch_size != usual.design.run.train.micro_batch_size)
+      usual = estimate(lean, setting);
     const Run mixture = usual.design.run;
     if (!usual.fits()) {  // nor do other orders
       keep(std::move(usual), mixture.placement.preset, 1, result);

@@ -47,12 +47,4 @@ void add(SearchResult part, SearchResult& result) {
   for (Rejection& rejection : part.rejected) reject(std::move(rejection), result);
 }
 
-const Rejection* nearest_miss(const SearchResult& result) {
-  const Rejection* nearest = nullptr;
-  for (const Rejection& one : result.rejected)
-    if (one.is_of_memory() && (nearest == nullptr || one.needs_bytes < nearest->needs_bytes))
-      nearest = &one;
-  return nearest;
-}
-
 }  // namespace strait::plan

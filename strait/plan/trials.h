@@ -52,9 +52,6 @@ void keep(Candidate candidate, const std::string& family, int64_t count, SearchR
 /// Adds what a part of the search has found.
 void add(SearchResult part, SearchResult& result);
 
-/// The nearest miss among what needs too much memory; null where nothing does.
-const Rejection* nearest_miss(const SearchResult& result);
-
 /// `count` ways of a family that the message of a run file of it refuses.
 inline Rejection refusal(std::string family, std::string reason, int64_t count) {
   Rejection rejection;
