@@ -37,12 +37,10 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(MpiReplicas, ASignalToOneRankEndsARoundInItsMiddle) {
   const test::TemporaryFolder folder;
   const std::string json = folder.path() + "/report.json", log = folder.path() + "/log";
-  std::vector<std::string> words = {"train", test::small_run_file(folder.path()), "--json", json};
-  for (const std::string& key :
-       {"output.run_dir=" + folder.path() + "/run", std::string("placement.preset=zero1"),
-        std::string("sync.policy=diloco"), std::string("sync.replica=2"),
-        std::string("sync.rounds.period_steps=1000000"), std::string("train.steps=1000000")})
-    words.insert(words.end(), {"--set", key});
+  const auto words =
+      test::small_training(folder.path(), json,
+                           {"placement.preset=zero1", "sync.policy=diloco", "sync.replica=2",
+                            "sync.rounds.period_steps=1000000", "train.steps=1000000"});
   test::MpiJob job(words, 4, folder.path(), false);
   const auto processes = job.find_all();
   ASSERT_EQ(processes.size(), 4u) << read_file(log);
@@ -59,15 +57,12 @@ TEST(MpiReplicas, ASignalToOneRankEndsARoundInItsMiddle) {
 TEST(MpiReplicas, OneThatIsNotFiniteEndsTheRunWithFive) {
   const test::TemporaryFolder folder;
   const std::string json = folder.path() + "/report.json", log = folder.path() + "/log";
-  std::vector<std::string> words = {"train", test::small_run_file(folder.path()), "--json", json};
-  for (const std::string& key :
-       {"output.run_dir=" + folder.path() + "/run", std::string("placement.preset=ddp"),
-        std::string("sync.policy=diloco"), std::string("sync.rounds.period_steps=30"),
-        std::string("optimizer.kind=sgd"), std::string("optimizer.learning_rate=1"),
-        std::string("optimizer.schedule=constant"), std::string("optimizer.weight_decay=0"),
-        std::string("optimizer.warmup_steps=0"), std::string("train.clip_norm=0"),
-        std::string("train.global_batch_size=2"), std::string("train.steps=90")})
-    words.insert(words.end(), {"--set", key});
+  const auto words = test::small_training(
+      folder.path(), json,
+      {"placement.preset=ddp", "sync.policy=diloco", "sync.rounds.period_steps=30",
+       "optimizer.kind=sgd", "optimizer.learning_rate=1", "optimizer.schedule=constant",
+       "optimizer.weight_decay=0", "optimizer.warmup_steps=0", "train.clip_norm=0",
+       "train.global_batch_size=2", "train.steps=90"});
   EXPECT_EQ(test::Child(words, log, test::mpirun(2)).wait(), 5) << read_file(log);
   const Json report = Json::parse(read_file(json), json);
   EXPECT_EQ(report.at("exit_code").as_integer(), 5) << report.at("error").dump();

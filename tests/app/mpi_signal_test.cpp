@@ -151,11 +151,8 @@ TEST(MpiSignals, AtRandomMomentsEachSavesAndExitsWithZero) {
 TEST(MpiSignals, ARunThatStoodStillLongerThanItsDeadlineGoesOn) {
   const TemporaryFolder folder;
   const std::string log = folder.path() + "/log", json = folder.path() + "/report.json";
-  std::vector<std::string> words = {"train", test::small_run_file(folder.path()), "--json", json};
-  for (const std::string& set :
-       {"output.run_dir=" + folder.path() + "/run", std::string("runtime.deadline_seconds=1"),
-        std::string("train.steps=1000000")})
-    words.insert(words.end(), {"--set", set});
+  const auto words = test::small_training(folder.path(), json,
+                                          {"runtime.deadline_seconds=1", "train.steps=1000000"});
   MpiJob job(words, 2, folder.path(), false);
   const auto processes = job.find_all();
   ASSERT_EQ(processes.size(), 2u) << read_file(log);

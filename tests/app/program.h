@@ -151,4 +151,14 @@ inline std::string small_run_file(const std::string& folder) {
   return path;
 }
 
+/// The words that train it in `folder`/run with these keys too, and report to `json`.
+inline std::vector<std::string> small_training(const std::string& folder, const std::string& json,
+                                               const std::vector<std::string>& sets) {
+  std::vector<std::string> words = {"train",  small_run_file(folder),
+                                    "--json", json,
+                                    "--set",  "output.run_dir=" + folder + "/run"};
+  for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+  return words;
+}
+
 }  // namespace strait::test
