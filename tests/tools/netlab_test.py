@@ -345,7 +345,7 @@ class Labs(unittest.TestCase):
 class Transport(unittest.TestCase):
     def gather(self, hosts, options=""):
         result = netlab("--hosts", hosts, "--mpirun", options, "--", STRAIT, "bench", "collective", "--backend", "mpi",
-                        "--operation", "all-gather", "--bytes", "4194304", "--json", "-")
+                        "--operation", "all-gather", "--bytes", "6291456", "--json", "-")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertTrue(json.loads(result.stdout)["verified"])
 
