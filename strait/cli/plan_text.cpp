@@ -100,24 +100,9 @@ std::string peak_warning(double utilization, const Cluster& cluster, Dtype dtype
       100 * utilization, cluster.flops_per_second(dtype) / 1e9, cluster.rates_source);
 }
 
-namespace {
-
-/// Steps behind the last border of the first fragment. A last round may be shorter with one
-/// fragment and no delay.
-int64_t steps_left_out(const strategy::Policy& policy) {
-  return policy.fragments == 1 && policy.delay == 0 ? 0 : policy.steps % policy.period;
-}
-
-}  // namespace
-
 std::vector<std::string> policy_warnings(const strategy::Policy& policy, int64_t data_ranks) {
   std::vector<std::string> lines;
   if (!policy.local_steps()) return lines;
-  if (const int64_t lost = steps_left_out(policy); lost > 0)
-    lines.push_back(fmt::format(
-        "warning     the last {} of {} steps do not change the model that is saved: they come "
-        "behind the last border; let train.steps be a multiple of sync.rounds.period_steps = {}",
-        lost, policy.steps, policy.period));
   if (policy.replicas == 1 && data_ranks > 1)
     lines.push_back(fmt::format(
         "warning     all {} data ranks are one replica, which has none to agree with: gradients "

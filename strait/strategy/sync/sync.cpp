@@ -58,9 +58,10 @@ class BorderWriter {
  private:
   bool lands() const { return part_ == BorderPart::kLand || part_ == BorderPart::kLandLast; }
   bool sends() const { return !lands() && part_ != BorderPart::kExchange; }
-  bool takes() const {
-    return part_ == BorderPart::kAtOnce || lands() || part_ == BorderPart::kRound;
-  }
+  bool waits() const { return part_ == BorderPart::kAtOnce || part_ == BorderPart::kLast; }
+  bool takes() const { return waits() || lands() || part_ == BorderPart::kRound; }
+  /// Differences are state, which a launch leaves to who takes its result up.
+  bool keeps() const { return policy_.delay > 0; }
   bool coded() const { return policy_.codec.kind != codec::CodecKind::kNone; }
   bool alone() const { return policy_.replicas == 1; }
   /// What the round before sent is still asked for when the new differences are there.
@@ -130,6 +131,7 @@ Lifetime BorderWriter::transferred() const {
     case BorderPart::kRound:
       return Lifetime::kCarry;
     case BorderPart::kAtOnce:
+    case BorderPart::kLast:
     case BorderPart::kExchange:
       break;
   }
@@ -180,11 +182,10 @@ void BorderWriter::declare_unit(const Shard& shard, const ModelShape& shape) {
   // Eager replicas put their own news first, so their outer weights differ by it.
   unit.outer = kept(shard, "o", kMasterState, policy_.eager);
   if (takes()) unit.velocity = kept(shard, "u", kOuterMomentumState, policy_.eager);
-  const bool stays = part_ != BorderPart::kAtOnce;
   const bool differs = sends() || part_ == BorderPart::kLandLast || policy_.eager || alone();
   if (part_ != BorderPart::kExchange && differs)
-    unit.difference = stays ? kept(shard, "d", kOuterGradientState, true)
-                            : buffer(shard, "d", Lifetime::kTransient);
+    unit.difference = keeps() ? kept(shard, "d", kOuterGradientState, true)
+                              : buffer(shard, "d", Lifetime::kTransient);
   if (keeps_old()) unit.fresh = buffer(shard, "f", Lifetime::kTransient);
   unit.sum = unit.difference;
   if (part_ != BorderPart::kExchange && !alone()) declare_transferred(shard, shape, unit);
@@ -194,7 +195,7 @@ void BorderWriter::declare_unit(const Shard& shard, const ModelShape& shape) {
 void BorderWriter::declare_transferred(const Shard& shard, const ModelShape& shape,
                                        UnitOperands& unit) {
   if (!coded()) {
-    if (part_ != BorderPart::kAtOnce) unit.sum = buffer(shard, "q", transferred());
+    if (!waits()) unit.sum = buffer(shard, "q", transferred());
     return;
   }
   unit.codec = bordered_codec(policy_.codec, shape, shard.unit, shard.partition);
@@ -258,7 +259,7 @@ void BorderWriter::send(const UnitOperands& unit, std::vector<Node>& nodes) cons
   encode.reads = {read(unit.difference, kEncodedDifference)};
   encode.writes = {write(unit.pieces, kDifferencePieces)};
   nodes.push_back(std::move(encode));
-  if (part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.difference));
+  if (!keeps()) nodes.push_back(draft::free_op(unit.difference));
   Op gather = moves_pieces(transfer(OpKind::kAllGather));
   gather.reads = {read(unit.pieces)};
   gather.writes = {write(unit.pieces)};
@@ -287,7 +288,7 @@ Op BorderWriter::outer_step(const UnitOperands& unit) const {
   if (policy_.eager) op.reads.push_back(read(unit.difference, kOuterSent));
   if (policy_.eager && part_ == BorderPart::kRound)
     op.reads.push_back(read(unit.fresh, kOuterFresh));
-  if (part_ != BorderPart::kAtOnce) op.reads.push_back(read(scalar("border"), kOuterBorder));
+  if (!waits()) op.reads.push_back(read(scalar("border"), kOuterBorder));
   op.writes = {update(unit.velocity, kOuterVelocity), update(unit.outer, kOuterWeights),
                update(unit.shard->weights, kOuterLocal)};
   return op;
@@ -332,10 +333,10 @@ void BorderWriter::take(const UnitOperands& unit, std::vector<Node>& nodes) cons
     op.reads = {read(unit.pieces, kSummedPieces)};
     op.writes = {write(unit.sum, kSumOfDifferences)};
     nodes.push_back(std::move(op));
-    if (part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.pieces));
+    if (waits()) nodes.push_back(draft::free_op(unit.pieces));
   }
   nodes.push_back(outer_step(unit));
-  if (pieces || part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.sum));
+  if (pieces || !keeps()) nodes.push_back(draft::free_op(unit.sum));
   if (part_ == BorderPart::kLandLast && policy_.eager && !alone()) agree(unit, nodes);
   publish(unit, nodes);
 }
@@ -383,7 +384,7 @@ void BorderWriter::take_reports() {
   op.reads = {read(scalar("report"), kTakenScalars)};
   op.writes = {write(scalar("border"), kTakenBorder)};
   program_.body.push_back(std::move(op));
-  if (part_ == BorderPart::kAtOnce) program_.body.push_back(draft::free_op(scalar("report")));
+  if (waits()) program_.body.push_back(draft::free_op(scalar("report")));
 }
 
 void BorderWriter::write_body() {
@@ -394,6 +395,7 @@ void BorderWriter::write_body() {
     const bool starts = at < units_.size(), ends = at >= kUnderWay;
     switch (part_) {
       case BorderPart::kAtOnce:
+      case BorderPart::kLast:
         if (starts) launch(units_[at], nodes);
         if (ends) take(units_[at - kUnderWay], nodes);
         break;
@@ -417,7 +419,7 @@ void BorderWriter::write_body() {
     }
   }
   draft::append_rolled(program_, std::move(nodes), "i");
-  if (part_ == BorderPart::kAtOnce) take_reports();
+  if (waits()) take_reports();
 }
 
 program::Rule rule_of(const std::string& purpose, const Border& border,
@@ -429,12 +431,24 @@ program::Rule rule_of(const std::string& purpose, const Border& border,
   return rule;
 }
 
+/// A last round may be shorter: the fragment has a border behind the last step, though none was due
+/// there, unless a result that is under way ends its run.
+bool ends_apart(const Policy& policy, int64_t fragment) {
+  if (policy.steps == 0) return false;  // of no run
+  const int64_t behind = policy.steps - policy.first_border(fragment);
+  if (behind < 0) return true;
+  if (policy.one_round_late()) return behind % policy.period != 0;
+  return behind % policy.period >= std::max<int64_t>(policy.delay, 1);
+}
+
 }  // namespace
 
 std::string border_kind(const Border& border) {
   switch (border.part) {
     case BorderPart::kAtOnce:
       return fmt::format("border-{}", border.fragment);
+    case BorderPart::kLast:
+      return fmt::format("last-{}", border.fragment);
     case BorderPart::kLaunch:
       return fmt::format("launch-{}", border.fragment);
     case BorderPart::kLand:
@@ -453,12 +467,14 @@ std::string border_kind(const Border& border) {
 
 std::vector<Border> borders_of(const Policy& policy) {
   std::vector<Border> borders;
+  const bool late = policy.one_round_late();
   for (int64_t p = 0; p < policy.fragments && policy.local_steps(); ++p) {
+    if (!late && ends_apart(policy, p)) borders.push_back({BorderPart::kLast, p});
     if (policy.delay == 0) {
       borders.push_back({BorderPart::kAtOnce, p});
       continue;
     }
-    borders.push_back({policy.one_round_late() ? BorderPart::kRound : BorderPart::kLaunch, p});
+    borders.push_back({late ? BorderPart::kRound : BorderPart::kLaunch, p});
     borders.push_back({BorderPart::kLand, p});
     borders.push_back({BorderPart::kLandLast, p});
     borders.push_back({BorderPart::kRelaunch, p});
@@ -478,21 +494,24 @@ std::vector<program::Rule> border_rules(const Policy& policy, const std::string&
   };
   const int64_t period = policy.period, delay = policy.delay;
   const bool late = policy.one_round_late();
+  const program::Turns last{policy.steps - 1, kNeverAgain}, end{policy.steps, kNeverAgain};
   for (int64_t p = 0; p < policy.fragments && delay > 0 && !late; ++p)
     add(step, BorderPart::kLand, p, {policy.first_border(p) + delay - 1, period});
   for (int64_t p = 0; p < policy.fragments; ++p) {
     const int64_t first = policy.first_border(p);
+    const bool apart = ends_apart(policy, p);
     const BorderPart part = delay == 0 ? BorderPart::kAtOnce
                             : late     ? BorderPart::kRound
                                        : BorderPart::kLaunch;
     add(step, part, p, {first - 1, period});
+    if (apart) add(step, late ? BorderPart::kRound : BorderPart::kLast, p, last);
     if (delay == 0) continue;
     add(program::ProgramSet::kStart, BorderPart::kRelaunch, p, {first, period, delay});
     add(program::ProgramSet::kEnd, BorderPart::kLandLast, p, {first, period, delay});
+    if (!apart || !late || policy.steps > first) continue;
+    add(program::ProgramSet::kStart, BorderPart::kRelaunch, p, end);
+    add(program::ProgramSet::kEnd, BorderPart::kLandLast, p, end);
   }
-  // A last round may be shorter.
-  if (policy.fragments == 1 && delay == 0 && policy.steps % period != 0)
-    add(step, BorderPart::kAtOnce, 0, {policy.steps - 1, kNeverAgain});
   return rules;
 }
 

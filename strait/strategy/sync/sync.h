@@ -21,6 +21,7 @@ inline constexpr const char* kOuterGradientState = "outer_gradient";
 /// What one program of a border does with one fragment, or, to show the outer weights, with all.
 enum class BorderPart : uint8_t {
   kAtOnce,    // "border-p": sends, waits, and takes the result up
+  kLast,      // "last-p": the same behind the last step of a run, where no border was due
   kLaunch,    // "launch-p": computes the differences and starts their transfer
   kLand,      // "land-p": takes the result up
   kLandLast,  // "land-last-p": at the end of a run, and leaves nothing that could be sent anew
