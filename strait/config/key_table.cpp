@@ -486,7 +486,8 @@ Rows sequence_keys() {
        "Neighbours among which sequence.engine = \"heads_ring\" exchanges heads; divides "
        "mesh.axes.sequence and the key heads of a rank of x. 1 is a ring, all ranks are heads. 0: "
        "the most of those that the outermost level of the cluster between ranks of the axis does "
-       "not part."},
+       "not part. With even, hybrid and zeppelin, neighbours inside a node that exchange the heads "
+       "of documents whose ring crosses nodes; divides the ranks of a node. 0: none."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
        with_form(with_form(or_number(one_of({"auto", "off", "rotate"}), 1), "whole:", 1),
                  "rotate:", 2),

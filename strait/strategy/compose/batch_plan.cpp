@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <string_view>
 
 #include "strait/base/errors.h"
 #include "strait/sequence/balanced.h"
 #include "strait/shape/segment.h"
 #include "strait/strategy/compose/precision.h"
+#include "strait/topology/nearest.h"
 
 namespace strait::strategy {
 namespace {
@@ -89,6 +91,14 @@ void check_routing(const std::string& text, const Routing& routing, const sequen
     refuse_routing(text, fmt::format("a rank has {} key heads", key_heads), nearest(most));
 }
 
+[[noreturn]] void refuse_heads(int64_t head_ranks, const std::string& reason, int64_t nearest) {
+  ErrorPlace place;
+  place.key = "sequence.head_ranks";
+  throw UserError(fmt::format("sequence.head_ranks = {} {}; the nearest valid value is {}",
+                              head_ranks, reason, nearest),
+                  place);
+}
+
 /// Of a layer, with its part of what embedding and head have to do.
 double linear_flops_per_token(const ModelShape& local, Dtype dtype) {
   double flops = 0;
@@ -141,7 +151,26 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   machine_.links_of_node = level_between(cluster, axis, axis.size - 1).links;
   machine_.links.of_node = machine_.links_of_node;
   decide_routing(run.sequence.routing, grid);
+  decide_heads(run.sequence.head_ranks, grid);
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
+  // Rings of neighbours carry as much over a link each as one ring does over one.
+  options_.split_between =
+      std::max<int64_t>(1, options_.split_between / std::min(head_ranks_, machine_.links_of_node));
+}
+
+/// Rings of runs that exchange heads leave a node over the link of each rank, so that they need
+/// neither proxies nor orders.
+void BatchPlanner::decide_heads(int64_t head_ranks, const sequence::RankGrid& grid) {
+  if (head_ranks < 2) return;
+  if (grid.nodes == 1)
+    refuse_heads(head_ranks, "cannot take effect: mesh.axes.sequence stays inside a node", 0);
+  if (grid.per_node % head_ranks != 0)
+    refuse_heads(
+        head_ranks,
+        fmt::format("does not divide the {} ranks of mesh.axes.sequence in a node", grid.per_node),
+        nearest_divisor(std::gcd(grid.per_node, layer_.heads.keys), head_ranks));
+  head_ranks_ = head_ranks;
+  most_proxies_ = most_rotations_ = 1;
 }
 
 void BatchPlanner::decide_routing(const std::string& text, const sequence::RankGrid& grid) {
@@ -169,7 +198,8 @@ sequence::PriceOptions BatchPlanner::price_options() const {
           .whole_rows = row_split_ == 1,
           .rings_only = true,
           .remapping = remapping_of(remap_),
-          .rotations = most_rotations_};
+          .rotations = most_rotations_,
+          .head_ranks = head_ranks_};
 }
 
 sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
@@ -228,6 +258,7 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
   plan->row_split = row_split_;
+  plan->head_ranks = head_ranks_;
   route(*plan);
   plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
   if (const int64_t most = sequence::most_tokens(*plan); most > options_.capacity_tokens) {
