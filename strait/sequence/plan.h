@@ -57,7 +57,7 @@ struct Plan {
   /// pieces over each of them: routing.h. 1, 1: from rank to rank.
   int64_t proxies = 1, pieces = 1;
   /// In how many groups of key heads, each in an order of its own, keys go around a ring that
-  /// crosses nodes, so that each leaves a node over another rank: routing.h.
+  /// crosses nodes, so that each leaves a node over another rank, or over other proxies: routing.h.
   int64_t rotations = 1;
   /// Neighbours that exchange heads, so that on a ring that crosses nodes each has those of the
   /// tokens of all, and keys go from such a run of ranks to the next: routing.h. 1: none do.

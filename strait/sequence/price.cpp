@@ -98,10 +98,11 @@ class Pricer {
     if (const int64_t neighbours = head_ranks_of(plan_, group); neighbours > 1)
       return std::max(neighbours < plan_.grid.per_node ? inside : 0,
                       parallel_seconds(bytes, neighbours, links));
+    if (is_rotated(plan_, group))
+      return std::max(inside, rotated_route_seconds(bytes, plan_.rotations, layer_.heads.keys,
+                                                    {plan_.proxies, plan_.pieces}, links));
     if (is_routed(plan_, group))
       return std::max(inside, route_seconds(bytes, plan_.proxies, plan_.pieces, links));
-    if (is_rotated(plan_, group))
-      return std::max(inside, rotated_seconds(bytes, plan_.rotations, layer_.heads.keys, links));
     const int64_t proxies =
         options_.routes ? std::min(machine_.links_of_node, plan_.grid.per_node) : 1;
     double between = best_route(bytes, proxies, kMostPieces, links).seconds;

@@ -39,26 +39,6 @@ LevelTraffic heads_levels(std::span<const int64_t> tokens, const Group& group, c
   return {{all.forward - between.forward, all.backward - between.backward}, between};
 }
 
-/// What goes to proxies and comes from them: of each crossing hop, in both nodes.
-Traffic dispatched(const Plan& plan, const Group& group, const Layer& layer) {
-  const std::vector<int64_t> tokens = tokens_of(plan, group);
-  const int64_t size = std::ssize(group.ranks), columns = 2 * layer.heads.key_columns();
-  Traffic all;
-  for (int64_t member = 0; member < size; ++member) {
-    const auto rank = [&](int64_t at) { return group.ranks[static_cast<size_t>(at % size)]; };
-    if (plan.grid.node_of(rank(member)) == plan.grid.node_of(rank(member + 1))) continue;
-    for (int64_t number = 0; number < size; ++number) {
-      const auto rows = tokens[static_cast<size_t>((member + size - number) % size)];
-      const int64_t moved =
-          rows == 0 ? 0 : 2 * columns * routed_rows(rows, plan.proxies, plan.pieces).dispatched();
-      if (number + 1 < size)  // keys in both phases
-        all = all + Traffic{moved * layer.bytes.wire, moved * layer.bytes.wire};
-      if (number > 0) all = all + Traffic{0, moved * layer.bytes.sum};
-    }
-  }
-  return all;
-}
-
 /// Of the heads whose keys go around in one order: ranks and the tokens whose keys they begin with,
 /// in this order.
 struct RingPart {
@@ -94,6 +74,25 @@ std::vector<RingPart> parts_of(const Plan& plan, const Group& group, const Heads
   return parts;
 }
 
+/// What goes to proxies and comes from them: of each crossing hop, in both nodes.
+Traffic dispatched(const Plan& plan, const RingPart& part, const ElementBytes& bytes) {
+  const int64_t size = std::ssize(part.ranks), columns = 2 * part.heads.key_columns();
+  Traffic all;
+  for (int64_t member = 0; member < size; ++member) {
+    const auto rank = [&](int64_t at) { return part.ranks[static_cast<size_t>(at % size)]; };
+    if (plan.grid.node_of(rank(member)) == plan.grid.node_of(rank(member + 1))) continue;
+    for (int64_t number = 0; number < size; ++number) {
+      const auto rows = part.tokens[static_cast<size_t>((member + size - number) % size)];
+      const int64_t moved =
+          rows == 0 ? 0 : 2 * columns * routed_rows(rows, plan.proxies, plan.pieces).dispatched();
+      if (number + 1 < size)  // keys in both phases
+        all = all + Traffic{moved * bytes.wire, moved * bytes.wire};
+      if (number > 0) all = all + Traffic{0, moved * bytes.sum};
+    }
+  }
+  return all;
+}
+
 /// Between the neighbours of every run, which are in one node.
 Traffic exchanged(const Plan& plan, const Group& group, const Layer& layer) {
   const std::vector<int64_t> tokens = tokens_of(plan, group);
@@ -114,8 +113,9 @@ LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& la
         const LevelTraffic more =
             ring_levels(part.tokens, part.ranks, plan.grid.per_node, part.heads, layer.bytes);
         levels = {levels.inside + more.inside, levels.between + more.between};
+        if (is_routed(plan, group))
+          levels.inside = levels.inside + dispatched(plan, part, layer.bytes);
       }
-      if (is_routed(plan, group)) levels.inside = levels.inside + dispatched(plan, group, layer);
       levels.inside = levels.inside + exchanged(plan, group, layer);
       return levels;
     }
@@ -159,7 +159,6 @@ namespace {
 /// What the ranks of a ring send to other nodes, each hop over proxies where the plan has some.
 void add_ring(const Plan& plan, const Group& group, const Layer& layer,
               std::vector<int64_t>& bytes) {
-  const int64_t columns = 2 * layer.heads.key_columns();
   const bool routed = is_routed(plan, group);
   for (const RingPart& part : parts_of(plan, group, layer.heads))
     for (int64_t at = 0, size = std::ssize(part.ranks); at < size; ++at) {
@@ -173,8 +172,9 @@ void add_ring(const Plan& plan, const Group& group, const Layer& layer,
       }
       for (int64_t number = 0; number < size; ++number) {
         const int64_t rows = part.tokens[static_cast<size_t>((at + size - number) % size)];
-        const int64_t of_row = columns * ((number + 1 < size ? 2 * layer.bytes.wire : 0) +
-                                          (number > 0 ? layer.bytes.sum : 0));
+        const int64_t of_row =
+            2 * part.heads.key_columns() *
+            ((number + 1 < size ? 2 * layer.bytes.wire : 0) + (number > 0 ? layer.bytes.sum : 0));
         const RoutedRows chunks = routed_rows(rows, plan.proxies, plan.pieces);
         for (int64_t chunk = 0; rows > 0 && chunk < chunks.chunks(); ++chunk)
           bytes[static_cast<size_t>(crossing_of(chunk, plan.proxies, hop, plan.grid).from)] +=

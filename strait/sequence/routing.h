@@ -85,6 +85,10 @@ std::vector<int32_t> rotated_members(int64_t size, int64_t per_node, int64_t par
 /// A round of all parts, which go around at once: between nodes as many links as there are parts
 /// carry one each, the largest longest; inside a node a rank sends at most all.
 double rotated_seconds(double bytes, int64_t parts, int64_t key_heads, const RouteLinks& links);
+/// The same where each part crosses over proxies of its own, which are as many ranks of a node as
+/// parts times proxies.
+double rotated_route_seconds(double bytes, int64_t parts, int64_t key_heads, const Route& route,
+                             const RouteLinks& links);
 /// The fastest number of parts from `least` on, at most `most`; the fewest of equals.
 int64_t best_rotation(double bytes, int64_t least, int64_t most, int64_t key_heads,
                       const RouteLinks& links);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <numeric>
 #include <string_view>
 
@@ -49,15 +50,16 @@ sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
           between.latency_seconds};
 }
 
-constexpr std::string_view kWhole = "whole:", kRotate = "rotate";
+constexpr std::string_view kWhole = "whole:", kRotate = "rotate", kBoth = "both:";
 
-/// sequence.routing: "off" | "auto" | "N" | "whole:N" | "rotate" | "rotate:N".
+/// sequence.routing: "off" | "auto" | "N" | "whole:N" | "rotate" | "rotate:N" | "both:N".
 struct Routing {
-  bool rotates = false, whole = false;
+  bool rotates = false, whole = false, both = false;
   int64_t number = 0;  // 0: none
   explicit Routing(std::string_view text) {
     rotates = text.starts_with(kRotate);
     whole = text.starts_with(kWhole);
+    both = text.starts_with(kBoth);
     const size_t begin = std::min(text.find(':') + 1, text.size());  // 0 without a colon
     std::from_chars(text.data() + begin, text.data() + text.size(), number);
   }
@@ -79,10 +81,24 @@ void check_routing(const std::string& text, const Routing& routing, const sequen
   if (!routing.rotates && routing.number == 0) return;
   const auto nearest = [&](int64_t most) {
     if (most < 2) return std::string("auto");
-    return fmt::format("{}{}", routing.rotates ? "rotate:" : routing.whole ? kWhole : "", most);
+    const std::string_view form = routing.rotates ? "rotate:"
+                                  : routing.whole ? kWhole
+                                  : routing.both  ? kBoth
+                                                  : "";
+    return fmt::format("{}{}", form, most);
   };
   const int64_t wanted = std::max<int64_t>(routing.rotates ? 2 : 1, routing.number);
   if (grid.nodes == 1) refuse_routing(text, "mesh.axes.sequence stays inside a node", "auto");
+  if (routing.both && grid.per_node < 4)
+    refuse_routing(
+        text,
+        fmt::format("two orders over two proxies each take 4 ranks, and a node has {} of "
+                    "mesh.axes.sequence",
+                    grid.per_node),
+        "auto");
+  if (routing.both && key_heads < 2)
+    refuse_routing(text, "a rank has 1 key head, of which there is one order",
+                   std::to_string(std::min(grid.per_node, wanted)));
   const int64_t most = routing.rotates ? std::min(grid.per_node, key_heads) : grid.per_node;
   if (wanted > grid.per_node)
     refuse_routing(text, fmt::format("a node has {} ranks of mesh.axes.sequence", grid.per_node),
@@ -117,6 +133,13 @@ double attention_linear_flops_per_token(const ModelShape& local, Dtype dtype) {
     flops += segment_sizes(local, {index, index + 1}, 1, 1, dtype).forward_flops;
   }
   return flops;
+}
+
+/// Numbers from `least` on, at least two: doubles, and the most.
+void for_each_double(int64_t least, int64_t most, const std::function<void(int64_t)>& act) {
+  for (int64_t number = std::max<int64_t>(2, least); number <= most;
+       number = number < most ? std::min(2 * number, most) : number + 1)
+    act(number);
 }
 
 sequence::Remapping remapping_of(const std::string& remap) {
@@ -170,7 +193,7 @@ void BatchPlanner::decide_heads(int64_t head_ranks, const sequence::RankGrid& gr
         fmt::format("does not divide the {} ranks of mesh.axes.sequence in a node", grid.per_node),
         nearest_divisor(std::gcd(grid.per_node, layer_.heads.keys), head_ranks));
   head_ranks_ = head_ranks;
-  most_proxies_ = most_rotations_ = 1;
+  most_proxies_ = most_rotations_ = most_both_ = 1;
 }
 
 void BatchPlanner::decide_routing(const std::string& text, const sequence::RankGrid& grid) {
@@ -183,11 +206,15 @@ void BatchPlanner::decide_routing(const std::string& text, const sequence::RankG
   if (routing.rotates) {
     least_rotations_ = std::max<int64_t>(2, routing.number);
     most_rotations_ = routing.number > 0 ? routing.number : std::min(grid.per_node, key_heads);
+  } else if (routing.both) {
+    both_alone_ = true;
+    most_both_ = routing.number;
   } else if (routing.number > 0) {
     least_proxies_ = most_proxies_ = routing.number;
   } else {
     most_proxies_ = links;
     most_rotations_ = std::min(links, key_heads);
+    most_both_ = links;
   }
 }
 
@@ -215,38 +242,43 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   return sequence::balanced_plan(batch, options_.grid);
 }
 
-/// As many proxies and pieces, or orders of key heads, as cost least, of doubles and of all that
-/// there are; the fewest of equals, and orders rather than proxies.
+/// Proxies and pieces, orders of key heads, or orders over proxies of their own.
+std::vector<BatchPlanner::Way> BatchPlanner::ways() const {
+  std::vector<Way> ways;
+  const auto add_proxies = [&](int64_t number, int64_t rotations) {
+    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
+      ways.push_back({number, pieces, rotations});
+  };
+  if (!both_alone_) {
+    ways.push_back({least_proxies_, 1, least_rotations_});
+    for_each_double(least_rotations_, most_rotations_, [&](int64_t number) {
+      ways.push_back({1, 1, number});
+    });
+    for_each_double(least_proxies_, most_proxies_, [&](int64_t number) { add_proxies(number, 1); });
+  }
+  for_each_double(2, std::min(most_both_ / 2, layer_.heads.keys), [&](int64_t orders) {
+    for_each_double(2, most_both_ / orders, [&](int64_t number) { add_proxies(number, orders); });
+  });
+  return ways;
+}
+
+/// What costs least; the first of equals, which are those of fewest orders and proxies, and orders
+/// rather than proxies.
 void BatchPlanner::route(sequence::Plan& plan) const {
   const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
     return group.zone == sequence::Zone::kInter;
   });
-  if ((most_proxies_ == 1 && most_rotations_ == 1) || !crosses) return;
-  struct Way {
-    int64_t proxies = 1, pieces = 1, rotations = 1;
-  };
-  std::vector<Way> ways = {{least_proxies_, 1, least_rotations_}};
-  const auto for_each = [](int64_t least, int64_t most, const auto& act) {
-    for (int64_t number = std::max<int64_t>(2, least); number <= most;
-         number = number < most ? std::min(2 * number, most) : number + 1)
-      act(number);
-  };
-  for_each(least_rotations_, most_rotations_, [&](int64_t number) {
-    ways.push_back({1, 1, number});
-  });
-  for_each(least_proxies_, most_proxies_, [&](int64_t number) {
-    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
-      ways.push_back({number, pieces, 1});
-  });
+  if ((most_proxies_ == 1 && most_rotations_ == 1 && most_both_ == 1) || !crosses) return;
   const auto take = [&](const Way& way) {
     plan.proxies = way.proxies;
     plan.pieces = way.pieces;
     plan.rotations = way.rotations;
     return sequence::price(plan, machine_, layer_, {.fills = fills_}).attention_slowest;
   };
-  Way best = ways.front();
+  const std::vector<Way> all = ways();
+  Way best = all.front();
   double least = take(best);
-  for (const Way& way : std::span(ways).subspan(1))
+  for (const Way& way : std::span(all).subspan(1))
     if (const double seconds = take(way); seconds < least) {
       least = seconds;
       best = way;

@@ -40,6 +40,10 @@ class BatchPlanner {
   sequence::PriceOptions price_options() const;
   void decide_heads(int64_t head_ranks, const sequence::RankGrid& grid);
   void decide_routing(const std::string& text, const sequence::RankGrid& grid);
+  struct Way {
+    int64_t proxies = 1, pieces = 1, rotations = 1;
+  };
+  std::vector<Way> ways() const;
   void route(sequence::Plan& plan) const;
   sequence::Plan made(std::span<const int64_t> lengths) const;
 
@@ -47,6 +51,8 @@ class BatchPlanner {
   int64_t least_proxies_ = 1, most_proxies_ = 1;
   int64_t most_pieces_ = 8;  // over one proxy: more cost more latencies than they hide
   int64_t least_rotations_ = 1, most_rotations_ = 1;
+  int64_t most_both_ = 1;  // orders times proxies
+  bool both_alone_ = false;
   int64_t head_ranks_ = 1;
   bool fills_;
   int64_t row_split_;
