@@ -14,6 +14,7 @@
 #include "strait/base/errors.h"
 #include "strait/codec/codec.h"
 #include "strait/config/check_chain.h"
+#include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/shape/split.h"
@@ -326,7 +327,8 @@ void check_head_ranks(const Run& run) {
   const int64_t size = run.sequence.head_ranks, ranks = run.mesh.axes.sequence;
   if (size == 0) return;
   const char* const key = "sequence.head_ranks";
-  if (run.sequence.engine != "heads_ring")
+  const bool of_plans = plans_documents(run) && run.sequence.engine != "packed";
+  if (run.sequence.engine != "heads_ring" && !of_plans)
     refuse(run, key,
            fmt::format("cannot take effect with sequence.engine = \"{}\"", run.sequence.engine),
            "0, or sequence.engine = \"heads_ring\"");

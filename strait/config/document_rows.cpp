@@ -125,6 +125,14 @@ void check_document_rows(const Run& run) {
     if (run.sequence.routing != "auto" && run.sequence.routing != "off")
       refuse_unplanned("sequence.routing", run.sequence.routing);
   }
+  if (run.sequence.head_ranks > 1 && run.sequence.routing != "auto" &&
+      run.sequence.routing != "off")
+    refuse_key(
+        run, "sequence.routing",
+        fmt::format("sequence.routing = \"{}\" cannot take effect with sequence.head_ranks = "
+                    "{}, whose rings leave a node over the link of every rank already; the "
+                    "nearest valid value is \"auto\", or sequence.head_ranks = 0",
+                    run.sequence.routing, run.sequence.head_ranks));
   if (!run.sequence.fill && run.sequence.engine != "zeppelin" && run.sequence.engine != "hybrid")
     refuse_key(run, "sequence.fill",
                fmt::format("sequence.fill = false cannot take effect with sequence.engine = "

@@ -486,15 +486,19 @@ Rows sequence_keys() {
        "Neighbours among which sequence.engine = \"heads_ring\" exchanges heads; divides "
        "mesh.axes.sequence and the key heads of a rank of x. 1 is a ring, all ranks are heads. 0: "
        "the most of those that the outermost level of the cluster between ranks of the axis does "
-       "not part."},
+       "not part. With even, hybrid and zeppelin, neighbours inside a node that exchange the heads "
+       "of documents whose ring crosses nodes; divides the ranks of a node. 0: none."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
-       with_form(with_form(or_number(one_of({"auto", "off", "rotate"}), 1), "whole:", 1),
-                 "rotate:", 2),
+       with_form(with_form(with_form(or_number(one_of({"auto", "off", "rotate"}), 1), "whole:", 1),
+                           "rotate:", 2),
+                 "both:", 4),
        "Over how many ranks of a node, each with a link of its own, transfers of rings that cross "
        "nodes go, where sequence.engine plans batches: N over proxies, in pieces if that is "
        "cheaper; whole:N: not in pieces; rotate:N: without proxies, in N groups of key heads that "
-       "each leave a node over another rank; rotate: in as many as are cheapest; auto: whatever is "
-       "cheapest, over at most the links that the cluster file gives a node."},
+       "each leave a node over another rank; rotate: in as many as are cheapest; both:N: in "
+       "groups, "
+       "each over proxies of its own, altogether over N ranks at most; auto: whatever is cheapest, "
+       "over at most the links that the cluster file gives a node."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>,
        one_of({"auto", "none", "qkv", "residual"}),
        "Where sequence.engine plans batches, whether ranks have the same number of tokens beside "

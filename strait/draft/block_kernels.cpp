@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "strait/draft/head_kernels.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/shard_kernels.h"
 
@@ -403,17 +404,22 @@ KernelCost remap_cost(const Program& program, const Op& op, int64_t rank) {
   return cost;
 }
 
-/// Of all but moved_rows it touches these rows alone.
-Kernel make_remap_kernel(RemapStep step) {
-  Kernel kernel =
-      block_kernel(remap_step_name(step),
-                   segment_operands({{kTokens, kReads},
-                                     {kInput, kReads | kUpdates, Count::kOptional},
-                                     {kInputGradient, kReads | kUpdates, Count::kOptional}}));
+/// Of all but moved_rows it touches a part.
+Kernel moving_kernel(const char* name, const std::vector<Entry>& others) {
+  std::vector<Entry> entries = {{kTokens, kReads}};
+  entries.insert(entries.end(), others.begin(), others.end());
+  Kernel kernel = block_kernel(name, segment_operands(entries));
   for (KernelOperand& operand : kernel.operands) operand.whole = false;
   kernel.operands[operand_of(BlockValue::kMovedRows)].whole = true;
   kernel.bound = program::Bound::kMemory;
   kernel.cost = remap_cost;
+  return kernel;
+}
+
+Kernel make_remap_kernel(RemapStep step) {
+  Kernel kernel =
+      moving_kernel(remap_step_name(step), {{kInput, kReads | kUpdates, Count::kOptional},
+                                            {kInputGradient, kReads | kUpdates, Count::kOptional}});
   kernel.attributes.push_back({"rows", AttributeType::kRange, true});
   return kernel;
 }
@@ -425,6 +431,19 @@ const Kernel& remap_kernel(RemapStep step) {
     std::vector<Kernel> list;
     for (int number = 0; number < kNumRemapSteps; ++number)
       list.push_back(make_remap_kernel(static_cast<RemapStep>(number)));
+    return list;
+  }();
+  return kernels[static_cast<size_t>(step)];
+}
+
+const Kernel& exchange_kernel(RemapStep step) {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list;
+    for (const char* name :
+         {"pack_qkv_heads", "place_qkv_heads", "pack_attention_heads", "place_attention_heads",
+          "pack_attention_gradient_heads", "place_attention_gradient_heads",
+          "pack_qkv_gradient_heads", "place_qkv_gradient_heads"})
+      list.push_back(of_round(moving_kernel(name, {}), true));
     return list;
   }();
   return kernels[static_cast<size_t>(step)];

@@ -7,6 +7,7 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/comm/sums.h"
+#include "strait/draft/head_kernels.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/shard_kernels.h"
 #include "strait/execute/environment.h"
@@ -297,6 +298,12 @@ void move_rows(RemapStep step, const Environment& environment, const Instance& i
   c.segments->move_rows(c.call, step, {rows.begin, rows.end});
 }
 
+void exchange_heads(RemapStep step, const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->exchange_heads(c.call, step,
+                             {instance.integer(draft::kGroup), instance.integer(draft::kRound)});
+}
+
 void add_key_gradient(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
   c.segments->add_key_gradient(c.call);
@@ -448,6 +455,13 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
     executors.add(draft::remap_kernel(step),
                   Execute([&environment, step](const Instance& instance) {
                     move_rows(step, environment, instance);
+                  }));
+  }
+  for (int number = 0; number < draft::kNumExchangeSteps; ++number) {
+    const auto step = static_cast<RemapStep>(number);
+    executors.add(draft::exchange_kernel(step),
+                  Execute([&environment, step](const Instance& instance) {
+                    exchange_heads(step, environment, instance);
                   }));
   }
   for (int number = 0; number < kNumUnetTargets; ++number)

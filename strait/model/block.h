@@ -172,6 +172,13 @@ class SegmentedBlock {
   virtual void attend_group(const SegmentCall& call, const GroupRound& where) const = 0;
   virtual void attend_group_input(const SegmentCall& call, const GroupRound& where) const = 0;
   virtual void add_group_gradient(const SegmentCall& call, const GroupRound& where) const = 0;
+  /// Heads of neighbours that exchange them for a group, to or from kMovedRows: of the first eight
+  /// steps, `where.round` is the number of the neighbour. Rows of the rank and the
+  /// neighbour's heads, or (kPlaceQkv, kPackAttention, kPlaceAttentionGradient, kPackQkvGradient)
+  /// the neighbour's rows among those of all, which have the rank's heads alone. The four above
+  /// take and make the latter for such a group.
+  virtual void exchange_heads(const SegmentCall& call, RemapStep step,
+                              const GroupRound& where) const = 0;
   /// Some rows to or from kMovedRows, which has these rows alone.
   virtual void move_rows(const SegmentCall& call, RemapStep step, const RowRange& rows) const = 0;
   /// A step of attention by heads; kAttendInput takes a workspace of [rows, qkv_width +

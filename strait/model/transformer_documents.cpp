@@ -7,6 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/model/transformer_segments.h"
 #include "strait/sequence/attend.h"
+#include "strait/sequence/exchanged_heads.h"
 
 namespace strait::model {
 
@@ -22,10 +23,13 @@ bool is_last_round(const SegmentCall& call, const GroupRound& where) {
   return where.round + 1 == group_of(call, where).size;
 }
 bool is_first(const SegmentCall& call, const GroupRound& where) {
-  return where == call.batch->layout->order.front();
+  return where == call.batch->layout->first_of_rows();
 }
 bool is_last(const SegmentCall& call, const GroupRound& where) {
-  return where == call.batch->layout->order.back();
+  return where == call.batch->layout->last_of_rows();
+}
+bool exchanges_heads(const SegmentCall& call, const GroupRound& where) {
+  return group_of(call, where).head_ranks() > 1;
 }
 
 template <class V>
@@ -79,7 +83,29 @@ std::vector<DocumentRows> documents_of(const sequence::RankGroup& group, int64_t
 }  // namespace
 
 template <class T>
+void TransformerSegments<T>::run_ring_of_heads(const SegmentCall& call, const GroupRound& where,
+                                               const HeadRingStep& act) const {
+  const sequence::RankGroup& group = group_of(call, where);
+  const sequence::RankLayout ring = sequence::ring_layout(group);
+  TransformerSegments block = *this;
+  block.extent_.heads /= group.head_ranks();
+  block.extent_.kv_heads /= group.head_ranks();
+  Batch batch = *call.batch;
+  batch.layout = &ring;
+  batch.tokens = ring.rows;
+  SegmentCall part = call;
+  part.batch = &batch;
+  part.first_head += group.neighbour * block.extent_.heads;
+  act(block, part);
+}
+
+template <class T>
 void TransformerSegments<T>::pack_group(const SegmentCall& call, const GroupRound& where) const {
+  if (exchanges_heads(call, where))
+    return run_ring_of_heads(call, where,
+                             [&](const TransformerSegments& block, const SegmentCall& part) {
+                               block.pack_group(part, {0, where.round});
+                             });
   const sequence::RankGroup& group = group_of(call, where);
   const GroupColumns keys(group, extent_);
   const int64_t stride = extent_.qkv_width();
@@ -110,6 +136,11 @@ sequence::AttendCall<T> TransformerSegments<T>::group_call(const SegmentCall& ca
 
 template <class T>
 void TransformerSegments<T>::attend_group(const SegmentCall& call, const GroupRound& where) const {
+  if (exchanges_heads(call, where))
+    return run_ring_of_heads(call, where,
+                             [&](const TransformerSegments& block, const SegmentCall& part) {
+                               block.attend_group(part, {0, where.round});
+                             });
   const sequence::RankGroup& group = group_of(call, where);
   const int64_t width = extent_.attention_width(), tokens = call.batch->tokens;
   const int threads = call.settings->threads;
@@ -156,6 +187,11 @@ void TransformerSegments<T>::attend_group(const SegmentCall& call, const GroupRo
 template <class T>
 void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
                                                 const GroupRound& where) const {
+  if (exchanges_heads(call, where))
+    return run_ring_of_heads(call, where,
+                             [&](const TransformerSegments& block, const SegmentCall& part) {
+                               block.attend_group_input(part, {0, where.round});
+                             });
   const sequence::RankGroup& group = group_of(call, where);
   const int threads = call.settings->threads;
   const int64_t tokens = call.batch->tokens;
@@ -206,6 +242,11 @@ void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
 template <class T>
 void TransformerSegments<T>::add_group_gradient(const SegmentCall& call,
                                                 const GroupRound& where) const {
+  if (exchanges_heads(call, where))
+    return run_ring_of_heads(call, where,
+                             [&](const TransformerSegments& block, const SegmentCall& part) {
+                               block.add_group_gradient(part, {0, where.round});
+                             });
   const sequence::RankGroup& group = group_of(call, where);
   const bool home = where.round == group.size;  // the sum of what others have made
   const int64_t rows = home ? group.rows : group.rows_of(group.holder(where.round));

@@ -38,6 +38,8 @@ class TransformerSegments : public SegmentedBlock {
   void attend_group(const SegmentCall& call, const GroupRound& where) const override;
   void attend_group_input(const SegmentCall& call, const GroupRound& where) const override;
   void add_group_gradient(const SegmentCall& call, const GroupRound& where) const override;
+  void exchange_heads(const SegmentCall& call, RemapStep step,
+                      const GroupRound& where) const override;
   void move_rows(const SegmentCall& call, RemapStep step, const RowRange& rows) const override;
   void run_heads(const SegmentCall& call, HeadStep step) const override;
 
@@ -178,6 +180,10 @@ class TransformerSegments : public SegmentedBlock {
   /// One head's queries from a row on; keys are the caller's to give.
   sequence::AttendCall<T> group_call(const SegmentCall& call, int64_t first_row,
                                      int64_t head) const;
+  /// Of a group whose ranks exchange heads: calls act(block with this rank's heads alone, call with
+  /// the rows of all its neighbours, as if one rank had them).
+  void run_ring_of_heads(const SegmentCall& call, const GroupRound& where,
+                         const HeadRingStep& act) const;
   void move_qkv_gradient(const SegmentCall& call, bool packs, const RowRange& rows) const;
   /// Heads that share keys.
   int64_t sharers() const { return extent_.heads / extent_.kv_heads; }

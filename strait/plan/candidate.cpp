@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "strait/plan/codecs.h"
 #include "strait/plan/grids.h"
 #include "strait/plan/sequence_axis.h"
@@ -41,7 +43,7 @@ Json sequence_json(const strategy::Design& design) {
   if (sharers == 1) return {};
   return Json::object({{"ranks", sharers},
                        {"engine", design.run.sequence.engine},
-                       {"head_ranks", design.shape.head_ranks}});
+                       {"head_ranks", head_ranks(design)}});
 }
 
 Json quality_json(const QualityCost& cost) {
@@ -54,6 +56,11 @@ Json quality_json(const QualityCost& cost) {
 }
 
 }  // namespace
+
+int64_t head_ranks(const strategy::Design& design) {
+  return design.planner ? std::max<int64_t>(1, design.run.sequence.head_ranks)
+                        : design.shape.head_ranks;
+}
 
 std::string candidate_text(const Run& run) {
   std::vector<std::string> parts;

@@ -128,7 +128,8 @@ void search_sequences(const Run& run, const Setting& setting, SearchResult& resu
     if (limits.presets.empty()) continue;
     SearchResult part;
     search_fastest(
-        share_sequences(run, sharers, requirement(setting.ranks)), setting, sharing_text,
+        share_sequences(run, sharers, setting.ranks, requirement(setting.ranks)), setting,
+        sharing_text,
         [&](const Candidate& one) { search_mesh(one.design.run, setting, limits, part); }, part);
     needs.learn(sharers, part);
     if (!part.candidates.empty()) ++fitting;
@@ -199,8 +200,9 @@ void search_own_mesh(const Run& run, const Setting& setting, SearchResult& resul
   const int64_t sharers = run.mesh.axes.sequence;
   if (sharers == 1 || !searches(run, "sequence")) return search_mesh(run, setting, {}, result);
   search_fastest(
-      share_sequences(run, sharers, requirement(setting.ranks)), setting, sharing_text,
-      [&](const Candidate& one) { search_mesh(one.design.run, setting, {}, result); }, result);
+      share_sequences(run, sharers, setting.ranks, requirement(setting.ranks)), setting,
+      sharing_text, [&](const Candidate& one) { search_mesh(one.design.run, setting, {}, result); },
+      result);
 }
 
 /// The fastest first, of equals the smallest; of those that no measurement tells from the fastest

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/config/cluster_file.h"
+#include "strait/topology/cluster.h"
 
 namespace strait::plan {
 namespace {
@@ -17,14 +19,23 @@ struct Engine {
   int64_t head_ranks = 0;
 };
 
-/// Heads inside rings in every way that neither a ring nor heads are.
-std::vector<Engine> engines(const Run& run, int64_t sharers) {
+/// Heads inside rings in every way that neither a ring nor heads are; for plans where a slower
+/// level is between such runs than inside.
+std::vector<Engine> engines(const Run& run, int64_t sharers, int64_t ranks) {
   if (run.is_set("sequence.engine")) return {{run.sequence.engine, run.sequence.head_ranks}};
   std::vector<Engine> all = {{"ring"}, {"gathered"}, {"heads"}};
+  std::vector<int64_t> runs;
   const int64_t common = std::gcd(sharers, run.model.shape.kv_heads / run.mesh.axes.x);
-  for (int64_t ranks = 2; ranks < sharers; ++ranks)
-    if (common % ranks == 0) all.push_back({"heads_ring", ranks});
-  if (run.train.global_batch_tokens > 0) all.push_back({"zeppelin"});
+  for (int64_t heads = 2; heads < sharers; ++heads)
+    if (common % heads == 0) runs.push_back(heads);
+  for (const int64_t heads : runs) all.push_back({"heads_ring", heads});
+  if (run.train.global_batch_tokens == 0) return all;
+  all.push_back({"zeppelin"});
+  const Cluster cluster = resolve_cluster(run, ranks);
+  const int64_t stride = run.mesh.axes.x * run.mesh.axes.y * run.mesh.axes.z;
+  const auto level = [&](int64_t count) { return cluster.level_between(0, (count - 1) * stride); };
+  for (const int64_t heads : runs)
+    if (level(heads) < level(sharers)) all.push_back({"zeppelin", heads});
   return all;
 }
 
@@ -36,9 +47,9 @@ std::string sharing_text(const Run& run) {
                      heads > 0 ? fmt::format(" {}", heads) : "");
 }
 
-Trials share_sequences(const Run& run, int64_t sharers, const Require& require) {
+Trials share_sequences(const Run& run, int64_t sharers, int64_t ranks, const Require& require) {
   Trials shared;
-  for (const Engine& engine : engines(run, sharers)) {
+  for (const Engine& engine : engines(run, sharers, ranks)) {
     Run trial = run;
     trial.mesh.axes.sequence = sharers;
     trial.sequence.engine = engine.name;

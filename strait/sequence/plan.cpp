@@ -8,6 +8,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
+#include "strait/sequence/routing.h"
 
 namespace strait::sequence {
 
@@ -58,12 +59,15 @@ std::vector<Load> loads_where(const Plan& plan, const Counts& counts) {
   for (const Group& group : plan.groups) {
     if (!counts(group)) continue;
     const int64_t ring = static_cast<int64_t>(group.ranks.size());
+    const int64_t neighbours = head_ranks_of(plan, group);
     for (const int32_t document : group.documents) {
-      const Cut cut{plan.lengths[static_cast<size_t>(document)], ring};
+      const int64_t length = plan.lengths[static_cast<size_t>(document)];
+      const Cut cut{length, ring}, of_runs{length, ring / neighbours};
       for (int64_t member = 0; member < ring; ++member) {
         Load& load = all[static_cast<size_t>(group.ranks[static_cast<size_t>(member)])];
         load.tokens += cut.tokens(member);
-        load.pairs += cut.pairs(member);
+        const int64_t pairs = of_runs.pairs(member / neighbours), place = member % neighbours;
+        load.pairs += pairs / neighbours + (place < pairs % neighbours ? 1 : 0);
       }
     }
   }
@@ -94,6 +98,7 @@ uint64_t plan_hash(const Plan& plan) {
   add(static_cast<uint64_t>(plan.proxies));
   add(static_cast<uint64_t>(plan.pieces));
   add(static_cast<uint64_t>(plan.rotations));
+  add(static_cast<uint64_t>(plan.head_ranks));
   add(static_cast<uint64_t>(plan.row_split));
   add(plan.groups.size());
   for (const Group& group : plan.groups) {

@@ -57,8 +57,11 @@ struct Plan {
   /// pieces over each of them: routing.h. 1, 1: from rank to rank.
   int64_t proxies = 1, pieces = 1;
   /// In how many groups of key heads, each in an order of its own, keys go around a ring that
-  /// crosses nodes, so that each leaves a node over another rank: routing.h.
+  /// crosses nodes, so that each leaves a node over another rank, or over other proxies: routing.h.
   int64_t rotations = 1;
+  /// Neighbours that exchange heads, so that on a ring that crosses nodes each has those of the
+  /// tokens of all, and keys go from such a run of ranks to the next: routing.h. 1: none do.
+  int64_t head_ranks = 1;
   /// Ranks of x that split the rows between products: a rank's rows of linear modules are made a
   /// multiple of it, by rows of no document behind the last one.
   int64_t row_split = 1;
@@ -81,7 +84,8 @@ Layout attention_layout(const Plan& plan);
 struct Load {
   int64_t tokens = 0, pairs = 0;
 };
-/// Exact, of every rank. Cost: O(documents x ranks of their groups).
+/// Exact, of every rank; where heads are exchanged each has an even part of its neighbours' pairs,
+/// the first ones one more where they do not divide. Cost: O(documents x ranks of their groups).
 std::vector<Load> loads(const Plan& plan);
 /// Of the documents of one zone alone.
 std::vector<Load> loads_of_zone(const Plan& plan, Zone zone);

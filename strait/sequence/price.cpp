@@ -33,14 +33,15 @@ class Pricer {
 
   GroupTime group_time(const Group& group) const {
     GroupTime time;
-    const double members = static_cast<double>(group.ranks.size());
+    const double neighbours = static_cast<double>(head_ranks_of(plan_, group));
+    const double members = static_cast<double>(group.ranks.size()) / neighbours;
     double round = 0, tokens = 0;
     for (const int32_t document : group.documents) {
       const double length = static_cast<double>(plan_.lengths[static_cast<size_t>(document)]);
       const double share = length / members;
       const double seen = group.engine == Engine::kHeads ? length : share;
-      round += pair_flops() * length * share / 2 / members / machine_.flops_at(seen);
-      tokens += share;
+      round += pair_flops() / neighbours * length * share / 2 / members / machine_.flops_at(seen);
+      tokens += share / neighbours;
     }
     const double rounds = group.ranks.size() > 1 ? members - 1 : 0;
     for (const bool backward : {false, true}) {
@@ -48,6 +49,7 @@ class Pricer {
       time.compute += members * work;
       if (rounds > 0) time.waits += exposed(group, {work, tokens, rounds, backward});
     }
+    if (neighbours > 1) time.waits += 2 * exchange(tokens, neighbours);
     return time;
   }
 
@@ -76,15 +78,31 @@ class Pricer {
     return phase.rounds * std::max(0.0, transfer - phase.round_work);
   }
 
+  /// Of a phase: heads of neighbours there and back, `tokens` of each rank, with their copies
+  /// before and behind.
+  double exchange(double tokens, double neighbours) const {
+    const double columns =
+        2 * static_cast<double>(layer_.heads.query_columns() + layer_.heads.key_columns());
+    const double bytes = tokens * columns * static_cast<double>(layer_.bytes.wire);
+    const double rate = machine_.memory_bytes_per_second;
+    return machine_.links.inside_byte_seconds * bytes * (neighbours - 1) / neighbours +
+           2 * (neighbours - 1) * machine_.links.inside_latency_seconds +
+           (rate > 0 ? 4 * bytes / rate : 0);
+  }
+
   /// The slowest hop of a ring round.
   double hop(const Group& group, double bytes) const {
     const RouteLinks& links = machine_.links;
     const double inside = links.inside_byte_seconds * bytes + links.inside_latency_seconds;
     if (group.zone != Zone::kInter) return inside;
+    if (const int64_t neighbours = head_ranks_of(plan_, group); neighbours > 1)
+      return std::max(neighbours < plan_.grid.per_node ? inside : 0,
+                      parallel_seconds(bytes, neighbours, links));
+    if (is_rotated(plan_, group))
+      return std::max(inside, rotated_route_seconds(bytes, plan_.rotations, layer_.heads.keys,
+                                                    {plan_.proxies, plan_.pieces}, links));
     if (is_routed(plan_, group))
       return std::max(inside, route_seconds(bytes, plan_.proxies, plan_.pieces, links));
-    if (is_rotated(plan_, group))
-      return std::max(inside, rotated_seconds(bytes, plan_.rotations, layer_.heads.keys, links));
     const int64_t proxies =
         options_.routes ? std::min(machine_.links_of_node, plan_.grid.per_node) : 1;
     double between = best_route(bytes, proxies, kMostPieces, links).seconds;
@@ -259,6 +277,7 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
   Choice best;
   std::exception_ptr refusal;
   const auto consider = [&](Plan plan, const std::string& name) {
+    plan.head_ranks = price_options.head_ranks;
     const Price cost = price(plan, machine, layer, price_options);
     if (best.name.empty() || cost.layer() < best.price.layer())
       best = {std::move(plan), cost, name};

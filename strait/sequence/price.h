@@ -44,7 +44,8 @@ struct PriceOptions {
   bool whole_rows = true;  // ranks of x do not split the residual stream, so that it may move
   bool rings_only = false;                 // choose leaves out gathered keys and exchanged heads
   Remapping remapping = Remapping::kNone;  // unless `remaps`: how, whatever it costs
-  int64_t rotations = 1;  // up to so many orders in which keys go around between nodes
+  int64_t rotations = 1;   // up to so many orders in which keys go around between nodes
+  int64_t head_ranks = 1;  // choose makes plans with it
 };
 
 /// Seconds of one layer, forward and backward.

@@ -16,12 +16,31 @@ int64_t RankGroup::rows_of(int64_t of_member) const {
   return sum;
 }
 
+int64_t RankGroup::rows_of_neighbour(int64_t of_neighbour) const {
+  int64_t sum = 0;
+  for (size_t document = 0; document < lengths.size(); ++document)
+    sum += rank_cut(document).tokens(member * head_ranks() + of_neighbour);
+  return sum;
+}
+
 int64_t RankGroup::pairs(int64_t round) const {
   int64_t sum = 0;
   for (size_t document = 0; document < lengths.size(); ++document)
     for (const Block& block : round_blocks(cut(document), member, distance(round)))
       sum += block.pairs();
   return sum;
+}
+
+EngineStep RankLayout::first_of_rows() const {
+  return *std::ranges::find_if(order, [this](const EngineStep& step) {
+    return groups[static_cast<size_t>(step.group)].head_ranks() == 1;
+  });
+}
+
+EngineStep RankLayout::last_of_rows() const {
+  return *std::find_if(order.rbegin(), order.rend(), [this](const EngineStep& step) {
+    return groups[static_cast<size_t>(step.group)].head_ranks() == 1;
+  });
 }
 
 namespace {
@@ -78,17 +97,25 @@ void remap_rows(const Plan& plan, int64_t rank, RankLayout& layout) {
 void place_in_ring(const Group& group, RankGroup& part) {
   part.ranks.clear();
   for (const int32_t member : part.members)
-    part.ranks.push_back(group.ranks[static_cast<size_t>(member)]);
+    part.ranks.push_back(
+        group.ranks[static_cast<size_t>(member * part.head_ranks() + part.neighbour)]);
   part.position =
       std::ranges::find(part.members, static_cast<int32_t>(part.member)) - part.members.begin();
   part.before = part.ranks[static_cast<size_t>((part.position + part.size - 1) % part.size)];
   part.next = part.ranks[static_cast<size_t>((part.position + 1) % part.size)];
 }
 
-RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayout& layout) {
+/// `place`: among the ranks of the group.
+RankGroup part_of(const Plan& plan, const Group& group, int64_t place, RankLayout& layout) {
   RankGroup part;
-  part.size = static_cast<int64_t>(group.ranks.size());
-  part.member = member;
+  const int64_t neighbours = head_ranks_of(plan, group);
+  part.size = std::ssize(group.ranks) / neighbours;
+  part.member = place / neighbours;
+  part.neighbour = place % neighbours;
+  if (neighbours > 1) {
+    const auto first = group.ranks.begin() + part.member * neighbours;
+    part.neighbours.assign(first, first + neighbours);
+  }
   for (int32_t other = 0; other < part.size; ++other) part.members.push_back(other);
   place_in_ring(group, part);
   if (is_routed(plan, group)) {
@@ -97,17 +124,17 @@ RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayo
   }
   part.first_row = std::ssize(layout.positions);
   for (const int32_t document : group.documents) {
-    const Cut cut{plan.lengths[static_cast<size_t>(document)], part.size};
-    part.lengths.push_back(cut.length);
-    for (const Span& span : cut.spans(part.member)) add_rows({document, span}, layout);
+    part.lengths.push_back(plan.lengths[static_cast<size_t>(document)]);
+    for (const Span& span : part.rank_cut(part.lengths.size() - 1).spans(place))
+      add_rows({document, span}, layout);
   }
   part.rows = std::ssize(layout.positions) - part.first_row;
   return part;
 }
 
 /// Appends one part for each order in which keys go around.
-void add_parts(const Plan& plan, const Group& group, int64_t member, RankLayout& layout) {
-  RankGroup part = part_of(plan, group, member, layout);
+void add_parts(const Plan& plan, const Group& group, int64_t place, RankLayout& layout) {
+  RankGroup part = part_of(plan, group, place, layout);
   part.parts = is_rotated(plan, group) ? plan.rotations : 1;
   for (; part.part < part.parts; ++part.part) {
     if (part.parts > 1) {
@@ -162,9 +189,12 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
       layout.groups.push_back(part_of(plan, documents, 0, layout));
     }
   }
-  if (layout.groups.empty())
-    layout.groups.push_back(
-        {.before = static_cast<int32_t>(rank), .next = static_cast<int32_t>(rank), .members = {0}});
+  const auto exchanges = [](const RankGroup& group) { return group.head_ranks() > 1; };
+  if (std::ranges::all_of(layout.groups, exchanges))
+    layout.groups.push_back({.before = static_cast<int32_t>(rank),
+                             .next = static_cast<int32_t>(rank),
+                             .first_row = std::ssize(layout.positions),
+                             .members = {0}});
   layout.order = order_of(layout.groups, plan.fills);
   layout.attention_rows = layout.linear_rows = std::ssize(layout.positions);
   layout.remapping = plan.remapping;

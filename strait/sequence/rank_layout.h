@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "strait/sequence/plan.h"
@@ -11,18 +12,22 @@ namespace strait::sequence {
 
 /// A rank's part of a group: `rows` rows from `first_row` on, those of each document as Cut::spans
 /// says, one document behind the other. Where keys go around in several orders each has a part of
-/// its own: the same rows of other heads.
+/// its own: the same rows of other heads. Where neighbours exchange heads (exchanged_heads.h) the
+/// members of the ring are runs of them, and `rows` those that the rank itself has of its run's.
 struct RankGroup {
   int64_t size = 1, member = 0;
   int32_t before = 0, next = 0;  // ranks: neighbours in the ring
   int64_t first_row = 0, rows = 0;
-  std::vector<int64_t> lengths = {};  // of the documents
-  std::vector<int32_t> ranks = {};    // in ring order
-  std::vector<int32_t> members = {};  // likewise: which of the chunks they have
-  int64_t position = 0;               // in the ring
-  int64_t proxies = 1, pieces = 1;    // of its transfers between nodes: Plan
-  int64_t part = 0, parts = 1;        // of its key heads
+  std::vector<int64_t> lengths = {};     // of the documents
+  std::vector<int32_t> ranks = {};       // in ring order
+  std::vector<int32_t> members = {};     // likewise: which of the chunks they have
+  int64_t position = 0;                  // in the ring
+  int64_t proxies = 1, pieces = 1;       // of its transfers between nodes: Plan
+  int64_t part = 0, parts = 1;           // of its key heads
+  std::vector<int32_t> neighbours = {};  // ranks of its run, itself among them; empty: no run
+  int64_t neighbour = 0;                 // which of them it is
 
+  int64_t head_ranks() const { return neighbours.empty() ? 1 : std::ssize(neighbours); }
   /// Whose keys are with the rank at a position of the ring in a round: those of the member so many
   /// positions before.
   int64_t holder_at(int64_t position_of, int64_t round) const {
@@ -32,10 +37,15 @@ struct RankGroup {
   int64_t holder(int64_t round) const { return holder_at(position, round); }
   /// How many members before this one that is, in the order of chunks.
   int64_t distance(int64_t round) const { return (member + size - holder(round)) % size; }
-  KeyHeads key_heads(int64_t all) const { return key_heads_of(part, parts, all); }
+  /// Of `all` key heads of a rank: those of a part, or as many as the rank's share of a run's.
+  KeyHeads key_heads(int64_t all) const { return key_heads_of(part, parts, all / head_ranks()); }
   Cut cut(size_t document) const { return {lengths[document], size}; }
+  /// Of a member of the ring: a rank, or a run.
   int64_t rows_of(int64_t of_member) const;
-  /// Causal pairs that the rank computes in a round.
+  /// Of one of the rank's run.
+  Cut rank_cut(size_t document) const { return {lengths[document], size * head_ranks()}; }
+  int64_t rows_of_neighbour(int64_t of_neighbour) const;
+  /// Causal pairs that the rank computes in a round, for its heads.
   int64_t pairs(int64_t round) const;
 };
 
@@ -57,7 +67,7 @@ struct MovedRows {
 /// rows of linear modules are both the first ones of `positions`, and one buffer holds both.
 struct RankLayout {
   /// By id: rings before local documents, which are several groups where a plan fills. At least
-  /// one, which may be empty.
+  /// one whose ranks attend for all heads of their rows, which may be empty.
   std::vector<RankGroup> groups;
   std::vector<EngineStep> order;  // in which a rank attends: every round of every group once
   int64_t attention_rows = 0, linear_rows = 0;
@@ -68,6 +78,11 @@ struct RankLayout {
   /// linear_rows, and behind them those of no document, whose targets are not counted: at least one
   /// row, a multiple of Plan::row_split.
   int64_t rows = 1;
+
+  /// Of the calls for all heads of a rank's own rows: the first one begins what all of these add
+  /// to, the last one ends it.
+  EngineStep first_of_rows() const;
+  EngineStep last_of_rows() const;
 
   /// Rows of what attention reads and writes, of which those of no document are zeros.
   int64_t attended_rows() const {

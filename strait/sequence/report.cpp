@@ -39,27 +39,8 @@ LevelTraffic heads_levels(std::span<const int64_t> tokens, const Group& group, c
   return {{all.forward - between.forward, all.backward - between.backward}, between};
 }
 
-/// What goes to proxies and comes from them: of each crossing hop, in both nodes.
-Traffic dispatched(const Plan& plan, const Group& group, const Layer& layer) {
-  const std::vector<int64_t> tokens = tokens_of(plan, group);
-  const int64_t size = std::ssize(group.ranks), columns = 2 * layer.heads.key_columns();
-  Traffic all;
-  for (int64_t member = 0; member < size; ++member) {
-    const auto rank = [&](int64_t at) { return group.ranks[static_cast<size_t>(at % size)]; };
-    if (plan.grid.node_of(rank(member)) == plan.grid.node_of(rank(member + 1))) continue;
-    for (int64_t number = 0; number < size; ++number) {
-      const auto rows = tokens[static_cast<size_t>((member + size - number) % size)];
-      const int64_t moved =
-          rows == 0 ? 0 : 2 * columns * routed_rows(rows, plan.proxies, plan.pieces).dispatched();
-      if (number + 1 < size)  // keys in both phases
-        all = all + Traffic{moved * layer.bytes.wire, moved * layer.bytes.wire};
-      if (number > 0) all = all + Traffic{0, moved * layer.bytes.sum};
-    }
-  }
-  return all;
-}
-
-/// Of the heads whose keys go around in one order: ranks and their tokens in this order.
+/// Of the heads whose keys go around in one order: ranks and the tokens whose keys they begin with,
+/// in this order.
 struct RingPart {
   Heads heads;
   std::vector<int32_t> ranks;
@@ -68,8 +49,18 @@ struct RingPart {
 
 std::vector<RingPart> parts_of(const Plan& plan, const Group& group, const Heads& heads) {
   const std::vector<int64_t> tokens = tokens_of(plan, group);
-  if (!is_rotated(plan, group)) return {{heads, group.ranks, tokens}};
+  const int64_t neighbours = head_ranks_of(plan, group);
+  if (!is_rotated(plan, group) && neighbours == 1) return {{heads, group.ranks, tokens}};
   std::vector<RingPart> parts;
+  for (int64_t number = 0; neighbours > 1 && number < neighbours; ++number) {
+    RingPart part{{heads.queries / neighbours, heads.keys / neighbours, heads.width}, {}, {}};
+    for (auto run = tokens.begin(); run != tokens.end(); run += neighbours) {
+      part.ranks.push_back(group.ranks[static_cast<size_t>(run - tokens.begin() + number)]);
+      part.tokens.push_back(std::accumulate(run, run + neighbours, int64_t{0}));
+    }
+    parts.push_back(std::move(part));
+  }
+  if (neighbours > 1) return parts;
   for (int64_t number = 0; number < plan.rotations; ++number) {
     const KeyHeads keys = key_heads_of(number, plan.rotations, heads.keys);
     RingPart part{{heads.queries / heads.keys * keys.size(), keys.size(), heads.width}, {}, {}};
@@ -83,6 +74,36 @@ std::vector<RingPart> parts_of(const Plan& plan, const Group& group, const Heads
   return parts;
 }
 
+/// What goes to proxies and comes from them: of each crossing hop, in both nodes.
+Traffic dispatched(const Plan& plan, const RingPart& part, const ElementBytes& bytes) {
+  const int64_t size = std::ssize(part.ranks), columns = 2 * part.heads.key_columns();
+  Traffic all;
+  for (int64_t member = 0; member < size; ++member) {
+    const auto rank = [&](int64_t at) { return part.ranks[static_cast<size_t>(at % size)]; };
+    if (plan.grid.node_of(rank(member)) == plan.grid.node_of(rank(member + 1))) continue;
+    for (int64_t number = 0; number < size; ++number) {
+      const auto rows = part.tokens[static_cast<size_t>((member + size - number) % size)];
+      const int64_t moved =
+          rows == 0 ? 0 : 2 * columns * routed_rows(rows, plan.proxies, plan.pieces).dispatched();
+      if (number + 1 < size)  // keys in both phases
+        all = all + Traffic{moved * bytes.wire, moved * bytes.wire};
+      if (number > 0) all = all + Traffic{0, moved * bytes.sum};
+    }
+  }
+  return all;
+}
+
+/// Between the neighbours of every run, which are in one node.
+Traffic exchanged(const Plan& plan, const Group& group, const Layer& layer) {
+  const std::vector<int64_t> tokens = tokens_of(plan, group);
+  const auto neighbours = static_cast<size_t>(head_ranks_of(plan, group));
+  Traffic all;
+  for (size_t first = 0; neighbours > 1 && first < tokens.size(); first += neighbours)
+    all =
+        all + heads_traffic(std::span(tokens).subspan(first, neighbours), layer.heads, layer.bytes);
+  return all;
+}
+
 LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& layer) {
   const std::vector<int64_t> tokens = tokens_of(plan, group);
   switch (group.engine) {
@@ -92,8 +113,10 @@ LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& la
         const LevelTraffic more =
             ring_levels(part.tokens, part.ranks, plan.grid.per_node, part.heads, layer.bytes);
         levels = {levels.inside + more.inside, levels.between + more.between};
+        if (is_routed(plan, group))
+          levels.inside = levels.inside + dispatched(plan, part, layer.bytes);
       }
-      if (is_routed(plan, group)) levels.inside = levels.inside + dispatched(plan, group, layer);
+      levels.inside = levels.inside + exchanged(plan, group, layer);
       return levels;
     }
     case Engine::kGathered:
@@ -136,10 +159,9 @@ namespace {
 /// What the ranks of a ring send to other nodes, each hop over proxies where the plan has some.
 void add_ring(const Plan& plan, const Group& group, const Layer& layer,
               std::vector<int64_t>& bytes) {
-  const int64_t size = std::ssize(group.ranks), columns = 2 * layer.heads.key_columns();
   const bool routed = is_routed(plan, group);
   for (const RingPart& part : parts_of(plan, group, layer.heads))
-    for (int64_t at = 0; at < size; ++at) {
+    for (int64_t at = 0, size = std::ssize(part.ranks); at < size; ++at) {
       const Crossing hop{part.ranks[static_cast<size_t>(at)],
                          part.ranks[static_cast<size_t>((at + 1) % size)]};
       if (plan.grid.node_of(hop.from) == plan.grid.node_of(hop.to)) continue;
@@ -150,8 +172,9 @@ void add_ring(const Plan& plan, const Group& group, const Layer& layer,
       }
       for (int64_t number = 0; number < size; ++number) {
         const int64_t rows = part.tokens[static_cast<size_t>((at + size - number) % size)];
-        const int64_t of_row = columns * ((number + 1 < size ? 2 * layer.bytes.wire : 0) +
-                                          (number > 0 ? layer.bytes.sum : 0));
+        const int64_t of_row =
+            2 * part.heads.key_columns() *
+            ((number + 1 < size ? 2 * layer.bytes.wire : 0) + (number > 0 ? layer.bytes.sum : 0));
         const RoutedRows chunks = routed_rows(rows, plan.proxies, plan.pieces);
         for (int64_t chunk = 0; rows > 0 && chunk < chunks.chunks(); ++chunk)
           bytes[static_cast<size_t>(crossing_of(chunk, plan.proxies, hop, plan.grid).from)] +=
@@ -217,6 +240,14 @@ Json linear_json(const Plan& plan, const Layer& layer, const Price& price, int64
                        {"predicted_remap_seconds", static_cast<double>(layers) * price.remap}});
 }
 
+/// Which documents' neighbours exchange heads.
+Json heads_json(const Plan& plan) {
+  int64_t documents = 0;
+  for (const Group& group : plan.groups)
+    if (head_ranks_of(plan, group) > 1) documents += std::ssize(group.documents);
+  return Json::object({{"ranks", plan.head_ranks}, {"documents", documents}});
+}
+
 Json zone_json(const Plan& plan, Zone zone) {
   std::vector<int64_t> tokens, pairs;
   for (const Load& load : loads_of_zone(plan, zone)) {
@@ -262,6 +293,7 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
        {"routing",
         Json::object(
             {{"proxies", plan.proxies}, {"pieces", plan.pieces}, {"rotations", plan.rotations}})},
+       {"heads", heads_json(plan)},
        {"linear", linear_json(plan, layer, price, layers)},
        {"hash", fmt::format("{:016x}", plan_hash(plan))}});
 }
@@ -293,6 +325,9 @@ std::string plan_text(const Json& plan) {
     text += fmt::format(", measured {:.4g} s (mean {:.4g} s)",
                         measured->at("computing_slowest_seconds").as_number(),
                         measured->at("computing_mean_seconds").as_number());
+  if (const Json& heads = plan.at("heads"); heads.at("ranks").as_integer() > 1)
+    text += fmt::format("; heads of {} documents exchanged among {} ranks",
+                        heads.at("documents").as_integer(), heads.at("ranks").as_integer());
   const Json& linear = plan.at("linear");
   const auto slowest = [&](const char* of) { return linear.at(of).as_number(); };
   if (linear.at("remapped").as_bool())

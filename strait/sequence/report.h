@@ -28,7 +28,8 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
 /// "bytes_leaving_ranks": [..], "predicted": {"slowest_seconds": .., "mean_seconds": ..,
 /// "computing_slowest_seconds": .., "computing_mean_seconds": ..}, "routing": {"proxies": ..,
-/// "pieces": .., "rotations": ..}, "linear": {"remapped":
+/// "pieces": .., "rotations": ..}, "heads": {"ranks": neighbours that exchange them, or 1,
+/// "documents": whose they are}, "linear": {"remapped":
 /// .., "remap": "none" or "qkv" or "residual", "moved_tokens": ..,
 /// "slowest_over_mean_of_attention":
 /// .. of ranks' tokens,

@@ -68,12 +68,25 @@ bool has_whole_nodes(const Plan& plan, const Group& group) {
 
 }  // namespace
 
+int64_t head_ranks_of(const Plan& plan, const Group& group) {
+  const int64_t neighbours = plan.head_ranks, size = std::ssize(group.ranks);
+  if (neighbours == 1 || group.engine != Engine::kRing || group.zone != Zone::kInter) return 1;
+  if (size % neighbours != 0 || size == neighbours) return 1;
+  for (int64_t at = 0; at < size; at += neighbours) {
+    const auto last = static_cast<size_t>(at + neighbours - 1);
+    if (plan.grid.node_of(group.ranks[static_cast<size_t>(at)]) !=
+        plan.grid.node_of(group.ranks[last]))
+      return 1;
+  }
+  return neighbours;
+}
+
 bool is_routed(const Plan& plan, const Group& group) {
-  return plan.proxies > 1 && has_whole_nodes(plan, group);
+  return plan.proxies > 1 && has_whole_nodes(plan, group) && head_ranks_of(plan, group) == 1;
 }
 
 bool is_rotated(const Plan& plan, const Group& group) {
-  return plan.rotations > 1 && has_whole_nodes(plan, group);
+  return plan.rotations > 1 && has_whole_nodes(plan, group) && head_ranks_of(plan, group) == 1;
 }
 
 KeyHeads key_heads_of(int64_t part, int64_t parts, int64_t all) {
@@ -90,12 +103,24 @@ std::vector<int32_t> rotated_members(int64_t size, int64_t per_node, int64_t par
 }
 
 double rotated_seconds(double bytes, int64_t parts, int64_t key_heads, const RouteLinks& links) {
+  return rotated_route_seconds(bytes, parts, key_heads, {}, links);
+}
+
+double rotated_route_seconds(double bytes, int64_t parts, int64_t key_heads, const Route& route,
+                             const RouteLinks& links) {
   const int64_t largest = (key_heads + parts - 1) / parts;
-  double share = static_cast<double>(largest) / static_cast<double>(key_heads);
-  if (links.of_node > 0) share = std::max(share, 1 / static_cast<double>(links.of_node));
-  const double between = links.between_byte_seconds * bytes * share + links.between_latency_seconds;
-  const double latencies = links.inside_latency_seconds * static_cast<double>(parts);
-  return std::max(between, links.inside_byte_seconds * bytes + latencies);
+  const double of_part = bytes * static_cast<double>(largest) / static_cast<double>(key_heads);
+  const double x = static_cast<double>(route.proxies), p = static_cast<double>(route.pieces);
+  double of_link = of_part / x;
+  if (links.of_node > 0) of_link = std::max(of_link, bytes / static_cast<double>(links.of_node));
+  const double crossing = links.between_byte_seconds * of_link + links.between_latency_seconds * p;
+  const double all_inside =
+      links.inside_byte_seconds * bytes + links.inside_latency_seconds * static_cast<double>(parts);
+  if (route.proxies == 1) return std::max(crossing, all_inside);
+  const double stage =
+      links.inside_byte_seconds * of_part * (x - 1) / x + links.inside_latency_seconds * p;
+  const double routed = (2 * stage + crossing) / p + (p - 1) / p * std::max(stage, crossing);
+  return std::max(routed, all_inside);
 }
 
 int64_t best_rotation(double bytes, int64_t least, int64_t most, int64_t key_heads,
@@ -106,6 +131,12 @@ int64_t best_rotation(double bytes, int64_t least, int64_t most, int64_t key_hea
         rotated_seconds(bytes, best, key_heads, links))
       best = parts;
   return best;
+}
+
+double parallel_seconds(double bytes, int64_t neighbours, const RouteLinks& links) {
+  const int64_t used = links.of_node == 0 ? neighbours : std::min(neighbours, links.of_node);
+  const double of_link = bytes * static_cast<double>(neighbours) / static_cast<double>(used);
+  return links.between_byte_seconds * of_link + links.between_latency_seconds;
 }
 
 std::vector<Piece> deal_pieces(std::span<const int64_t> message_bytes, int64_t links,

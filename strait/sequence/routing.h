@@ -1,6 +1,7 @@
 // A transfer between nodes over several of a node's links: dispatch to proxies inside the node,
 // several links at once, combine inside the other node. Or without: groups of key heads whose rings
-// leave a node over another rank each.
+// leave a node over another rank each; or ranks of a node that exchange heads, of which each is on
+// a ring of its own.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +57,14 @@ struct Crossing {
 };
 Crossing crossing_of(int64_t chunk, int64_t proxies, const Crossing& message, const RankGrid& grid);
 
+/// How many neighbours of a group exchange heads (Fang & Zhao 2024, USP; Gu et al. 2024,
+/// LoongTrain): Plan::head_ranks of a ring between nodes whose ranks are runs of as many, each run
+/// in one node; else 1. Together a run has two chunks of a document as one member of a ring of runs
+/// would, for c_j = floor(j s / 2g) are among the borders of its ranks' chunks.
+int64_t head_ranks_of(const Plan& plan, const Group& group);
+
 /// Whether transfers of a group go over proxies: a ring that has all ranks of its nodes, in a plan
-/// with proxies.
+/// with proxies, and whose ranks exchange no heads.
 bool is_routed(const Plan& plan, const Group& group);
 
 /// Whether a group's keys go around in several orders: as is_routed, in a plan with rotations.
@@ -78,9 +85,17 @@ std::vector<int32_t> rotated_members(int64_t size, int64_t per_node, int64_t par
 /// A round of all parts, which go around at once: between nodes as many links as there are parts
 /// carry one each, the largest longest; inside a node a rank sends at most all.
 double rotated_seconds(double bytes, int64_t parts, int64_t key_heads, const RouteLinks& links);
+/// The same where each part crosses over proxies of its own, which are as many ranks of a node as
+/// parts times proxies.
+double rotated_route_seconds(double bytes, int64_t parts, int64_t key_heads, const Route& route,
+                             const RouteLinks& links);
 /// The fastest number of parts from `least` on, at most `most`; the fewest of equals.
 int64_t best_rotation(double bytes, int64_t least, int64_t most, int64_t key_heads,
                       const RouteLinks& links);
+
+/// A round of the rings of `neighbours` that exchange heads, whose messages leave a node at once,
+/// `bytes` each, over as many of its links as there are.
+double parallel_seconds(double bytes, int64_t neighbours, const RouteLinks& links);
 
 /// A share of a message that one link carries.
 struct Piece {

@@ -9,6 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/data/corpus.h"
+#include "strait/plan/candidate.h"
 #include "tests/plan/searched.h"
 
 namespace strait::plan {
@@ -149,6 +150,39 @@ TEST(SearchOfSequences, HeadsAreExchangedInsideHostsAndKeysTravelBetweenThem) {
   const Rejection* heads = find_rejection(result, "sequence 4, heads");
   ASSERT_NE(heads, nullptr);
   EXPECT_NE(heads->reason.find("the same number of 2 key heads"), std::string::npos);
+}
+
+/// Plans likewise: long documents cross over a link of each rank.
+TEST(SearchOfSequences, PlansExchangeHeadsInsideHosts) {
+  std::vector<std::string> sets = {
+      "model.family=llama",
+      "model.shape.layers=2",
+      "model.shape.width=64",
+      "model.shape.heads=4",
+      "model.shape.kv_heads=2",
+      "model.shape.ffn_width=128",
+      "model.shape.context=4096",
+      "model.shape.dropout=0",
+      "train.global_batch_tokens=4096",
+      "mesh.axes.sequence=4",
+      "plan.search=sequence",
+      "cluster.levels=[{ name = \"host\", size = 2, gb_per_second = 2.0 }, { name = \"world\", "
+      "size = 0, gb_per_second = 0.0125, links = 2 }]"};
+  const SearchResult result = search(planned(sets), 4, 64);
+  std::map<int64_t, double> zeppelin;
+  for (const Candidate& one : result.candidates)
+    if (one.design.run.sequence.engine == "zeppelin")
+      zeppelin[head_ranks(one.design)] = one.simulated.seconds;
+  ASSERT_EQ(zeppelin.size(), 2U);
+  EXPECT_LT(zeppelin[2], zeppelin[1]);
+  sets.push_back("sequence.engine=zeppelin");
+  sets.push_back("sequence.head_ranks=2");
+  const SearchResult written = search(planned(sets), 4, 64);
+  ASSERT_FALSE(written.candidates.empty());
+  EXPECT_EQ(head_ranks(written.candidates.front().design), 2);
+  EXPECT_EQ(
+      candidate_json(written.candidates.front(), 1).at("sequence").at("head_ranks").as_integer(),
+      2);
 }
 
 TEST(SearchOfSequences, BatchesOfDocumentsAreSharedByPlansToo) {

@@ -66,6 +66,18 @@ TEST(PlanReport, LinksShareWhatCrosses) {
     EXPECT_EQ(sum(routed), sum(alone));
     EXPECT_EQ(plan_traffic(plan, layer_of()).between, direct.between);
     EXPECT_EQ(idle(routed), 0);
+    const LevelTraffic over_four = plan_traffic(plan, layer_of());
+    plan.rotations = plan.proxies = 2;
+    const std::vector<int64_t> both = bytes_over_links(plan, layer_of());
+    const LevelTraffic of_both = plan_traffic(plan, layer_of());
+    EXPECT_EQ(sum(both), of_both.between.forward + of_both.between.backward);
+    EXPECT_EQ(idle(both), 0);
+    EXPECT_LT(of_both.inside.forward, over_four.inside.forward);
+    if (length == 4000) {
+      EXPECT_EQ(both, std::vector<int64_t>(8, alone[3] / 4));
+      // Half of what crosses goes to a proxy, in both nodes of each of two hops.
+      EXPECT_EQ(of_both.inside.forward - direct.inside.forward, direct.between.forward);
+    }
   }
 }
 

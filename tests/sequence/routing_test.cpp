@@ -151,6 +151,24 @@ TEST(RoutingTest, PartsGainWhatTheirLinksCarry) {
   EXPECT_EQ(best_rotation(1, 2, 8, 8, {1, 1, 0, 0, 8}), 2);
 }
 
+/// Two orders over two proxies each carry on four links what four proxies do, and dispatch a third
+/// of it; with as many key heads as links orders alone are faster.
+TEST(RoutingTest, OrdersOverProxiesShareTheDispatch) {
+  const auto both = [](int64_t parts, int64_t key_heads, Route route, double inside,
+                       int64_t links = 4) {
+    return rotated_route_seconds(1, parts, key_heads, route, {inside, 1, 0, 0, links});
+  };
+  const double ratio = 1.0 / 16;
+  EXPECT_EQ(both(2, 2, {2, 1}, ratio), 2 * ratio / 4 + 1.0 / 4);
+  EXPECT_LT(both(2, 2, {2, 1}, ratio), route_seconds(1, 4, 1, {ratio, 1, 0, 0, 4}));
+  EXPECT_EQ(both(2, 2, {2, 4}, ratio), (2 * ratio / 4 + 1.0 / 4) / 4 + 3.0 / 4 / 4);
+  EXPECT_GT(both(2, 4, {2, 4}, ratio), both(4, 4, {}, ratio));
+  EXPECT_EQ(both(2, 3, {2, 1}, ratio), 2 * ratio * 2 / 3 / 2 + 2.0 / 3 / 2);
+  EXPECT_EQ(both(2, 2, {2, 1}, ratio, 2), 2 * ratio / 4 + 1.0 / 2);
+  EXPECT_EQ(both(2, 2, {2, 8}, 1), 1);  // everything passes inside a node
+  EXPECT_EQ(both(2, 2, {}, ratio), rotated_seconds(1, 2, 2, {ratio, 1, 0, 0, 4}));
+}
+
 TEST(RoutingTest, RingsOfWholeNodesAreRouted) {
   Plan plan{{2, 2}, {100}, {{.zone = Zone::kInter, .ranks = {0, 1, 2, 3}, .documents = {0}}}};
   Group& group = plan.groups.front();

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <numeric>
 #include <string_view>
 
 #include "strait/base/errors.h"
 #include "strait/sequence/balanced.h"
 #include "strait/shape/segment.h"
 #include "strait/strategy/compose/precision.h"
+#include "strait/topology/nearest.h"
 
 namespace strait::strategy {
 namespace {
@@ -47,15 +50,16 @@ sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
           between.latency_seconds};
 }
 
-constexpr std::string_view kWhole = "whole:", kRotate = "rotate";
+constexpr std::string_view kWhole = "whole:", kRotate = "rotate", kBoth = "both:";
 
-/// sequence.routing: "off" | "auto" | "N" | "whole:N" | "rotate" | "rotate:N".
+/// sequence.routing: "off" | "auto" | "N" | "whole:N" | "rotate" | "rotate:N" | "both:N".
 struct Routing {
-  bool rotates = false, whole = false;
+  bool rotates = false, whole = false, both = false;
   int64_t number = 0;  // 0: none
   explicit Routing(std::string_view text) {
     rotates = text.starts_with(kRotate);
     whole = text.starts_with(kWhole);
+    both = text.starts_with(kBoth);
     const size_t begin = std::min(text.find(':') + 1, text.size());  // 0 without a colon
     std::from_chars(text.data() + begin, text.data() + text.size(), number);
   }
@@ -77,16 +81,38 @@ void check_routing(const std::string& text, const Routing& routing, const sequen
   if (!routing.rotates && routing.number == 0) return;
   const auto nearest = [&](int64_t most) {
     if (most < 2) return std::string("auto");
-    return fmt::format("{}{}", routing.rotates ? "rotate:" : routing.whole ? kWhole : "", most);
+    const std::string_view form = routing.rotates ? "rotate:"
+                                  : routing.whole ? kWhole
+                                  : routing.both  ? kBoth
+                                                  : "";
+    return fmt::format("{}{}", form, most);
   };
   const int64_t wanted = std::max<int64_t>(routing.rotates ? 2 : 1, routing.number);
   if (grid.nodes == 1) refuse_routing(text, "mesh.axes.sequence stays inside a node", "auto");
+  if (routing.both && grid.per_node < 4)
+    refuse_routing(
+        text,
+        fmt::format("two orders over two proxies each take 4 ranks, and a node has {} of "
+                    "mesh.axes.sequence",
+                    grid.per_node),
+        "auto");
+  if (routing.both && key_heads < 2)
+    refuse_routing(text, "a rank has 1 key head, of which there is one order",
+                   std::to_string(std::min(grid.per_node, wanted)));
   const int64_t most = routing.rotates ? std::min(grid.per_node, key_heads) : grid.per_node;
   if (wanted > grid.per_node)
     refuse_routing(text, fmt::format("a node has {} ranks of mesh.axes.sequence", grid.per_node),
                    nearest(most));
   if (wanted > most)
     refuse_routing(text, fmt::format("a rank has {} key heads", key_heads), nearest(most));
+}
+
+[[noreturn]] void refuse_heads(int64_t head_ranks, const std::string& reason, int64_t nearest) {
+  ErrorPlace place;
+  place.key = "sequence.head_ranks";
+  throw UserError(fmt::format("sequence.head_ranks = {} {}; the nearest valid value is {}",
+                              head_ranks, reason, nearest),
+                  place);
 }
 
 /// Of a layer, with its part of what embedding and head have to do.
@@ -107,6 +133,13 @@ double attention_linear_flops_per_token(const ModelShape& local, Dtype dtype) {
     flops += segment_sizes(local, {index, index + 1}, 1, 1, dtype).forward_flops;
   }
   return flops;
+}
+
+/// Numbers from `least` on, at least two: doubles, and the most.
+void for_each_double(int64_t least, int64_t most, const std::function<void(int64_t)>& act) {
+  for (int64_t number = std::max<int64_t>(2, least); number <= most;
+       number = number < most ? std::min(2 * number, most) : number + 1)
+    act(number);
 }
 
 sequence::Remapping remapping_of(const std::string& remap) {
@@ -141,7 +174,26 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   machine_.links_of_node = level_between(cluster, axis, axis.size - 1).links;
   machine_.links.of_node = machine_.links_of_node;
   decide_routing(run.sequence.routing, grid);
+  decide_heads(run.sequence.head_ranks, grid);
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
+  // Rings of neighbours carry as much over a link each as one ring does over one.
+  options_.split_between =
+      std::max<int64_t>(1, options_.split_between / std::min(head_ranks_, machine_.links_of_node));
+}
+
+/// Rings of runs that exchange heads leave a node over the link of each rank, so that they need
+/// neither proxies nor orders.
+void BatchPlanner::decide_heads(int64_t head_ranks, const sequence::RankGrid& grid) {
+  if (head_ranks < 2) return;
+  if (grid.nodes == 1)
+    refuse_heads(head_ranks, "cannot take effect: mesh.axes.sequence stays inside a node", 0);
+  if (grid.per_node % head_ranks != 0)
+    refuse_heads(
+        head_ranks,
+        fmt::format("does not divide the {} ranks of mesh.axes.sequence in a node", grid.per_node),
+        nearest_divisor(std::gcd(grid.per_node, layer_.heads.keys), head_ranks));
+  head_ranks_ = head_ranks;
+  most_proxies_ = most_rotations_ = most_both_ = 1;
 }
 
 void BatchPlanner::decide_routing(const std::string& text, const sequence::RankGrid& grid) {
@@ -154,11 +206,15 @@ void BatchPlanner::decide_routing(const std::string& text, const sequence::RankG
   if (routing.rotates) {
     least_rotations_ = std::max<int64_t>(2, routing.number);
     most_rotations_ = routing.number > 0 ? routing.number : std::min(grid.per_node, key_heads);
+  } else if (routing.both) {
+    both_alone_ = true;
+    most_both_ = routing.number;
   } else if (routing.number > 0) {
     least_proxies_ = most_proxies_ = routing.number;
   } else {
     most_proxies_ = links;
     most_rotations_ = std::min(links, key_heads);
+    most_both_ = links;
   }
 }
 
@@ -169,7 +225,8 @@ sequence::PriceOptions BatchPlanner::price_options() const {
           .whole_rows = row_split_ == 1,
           .rings_only = true,
           .remapping = remapping_of(remap_),
-          .rotations = most_rotations_};
+          .rotations = most_rotations_,
+          .head_ranks = head_ranks_};
 }
 
 sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
@@ -185,38 +242,43 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   return sequence::balanced_plan(batch, options_.grid);
 }
 
-/// As many proxies and pieces, or orders of key heads, as cost least, of doubles and of all that
-/// there are; the fewest of equals, and orders rather than proxies.
+/// Proxies and pieces, orders of key heads, or orders over proxies of their own.
+std::vector<BatchPlanner::Way> BatchPlanner::ways() const {
+  std::vector<Way> ways;
+  const auto add_proxies = [&](int64_t number, int64_t rotations) {
+    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
+      ways.push_back({number, pieces, rotations});
+  };
+  if (!both_alone_) {
+    ways.push_back({least_proxies_, 1, least_rotations_});
+    for_each_double(least_rotations_, most_rotations_, [&](int64_t number) {
+      ways.push_back({1, 1, number});
+    });
+    for_each_double(least_proxies_, most_proxies_, [&](int64_t number) { add_proxies(number, 1); });
+  }
+  for_each_double(2, std::min(most_both_ / 2, layer_.heads.keys), [&](int64_t orders) {
+    for_each_double(2, most_both_ / orders, [&](int64_t number) { add_proxies(number, orders); });
+  });
+  return ways;
+}
+
+/// What costs least; the first of equals, which are those of fewest orders and proxies, and orders
+/// rather than proxies.
 void BatchPlanner::route(sequence::Plan& plan) const {
   const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
     return group.zone == sequence::Zone::kInter;
   });
-  if ((most_proxies_ == 1 && most_rotations_ == 1) || !crosses) return;
-  struct Way {
-    int64_t proxies = 1, pieces = 1, rotations = 1;
-  };
-  std::vector<Way> ways = {{least_proxies_, 1, least_rotations_}};
-  const auto for_each = [](int64_t least, int64_t most, const auto& act) {
-    for (int64_t number = std::max<int64_t>(2, least); number <= most;
-         number = number < most ? std::min(2 * number, most) : number + 1)
-      act(number);
-  };
-  for_each(least_rotations_, most_rotations_, [&](int64_t number) {
-    ways.push_back({1, 1, number});
-  });
-  for_each(least_proxies_, most_proxies_, [&](int64_t number) {
-    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
-      ways.push_back({number, pieces, 1});
-  });
+  if ((most_proxies_ == 1 && most_rotations_ == 1 && most_both_ == 1) || !crosses) return;
   const auto take = [&](const Way& way) {
     plan.proxies = way.proxies;
     plan.pieces = way.pieces;
     plan.rotations = way.rotations;
     return sequence::price(plan, machine_, layer_, {.fills = fills_}).attention_slowest;
   };
-  Way best = ways.front();
+  const std::vector<Way> all = ways();
+  Way best = all.front();
   double least = take(best);
-  for (const Way& way : std::span(ways).subspan(1))
+  for (const Way& way : std::span(all).subspan(1))
     if (const double seconds = take(way); seconds < least) {
       least = seconds;
       best = way;
@@ -228,6 +290,7 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
   plan->row_split = row_split_;
+  plan->head_ranks = head_ranks_;
   route(*plan);
   plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
   if (const int64_t most = sequence::most_tokens(*plan); most > options_.capacity_tokens) {

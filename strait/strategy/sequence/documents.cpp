@@ -37,6 +37,7 @@ Documents::Documents(draft::Draft& draft, const ModelShape& shape,
       moves_qkv_(layout_.remapping == sequence::Remapping::kQkv),
       hops_(draft, layout_, options.plan->grid, axis, draft::extent_of(shape, options),
             options.dtype),
+      heads_(draft, layout_, shape, options, axis),
       ahead_(options.plan->fills ? 2 : 1),
       extent_(draft::extent_of(shape, options)),
       rounds_(draft, draft::extent_of(shape, options), options.dtype) {
@@ -80,10 +81,21 @@ RowMoves::Arrivals Documents::start_rows(const Op& attention, RemapStep pack,
   return moved_.start(attention, pack, values, to_attention, ops);
 }
 
-/// Keys of all rings on their way before any rank computes.
+std::vector<size_t> Documents::head_groups() const {
+  std::vector<size_t> groups;
+  for (size_t group = 0; group < layout_.groups.size(); ++group)
+    if (heads_.exchanges(group)) groups.push_back(group);
+  return groups;
+}
+
+/// Keys of all rings on their way before any rank computes; in a forward, of those heads that a
+/// rank has got from its neighbours.
 void Documents::start(const Op& attention, std::vector<Op>& ops) const {
+  const bool forward = draft::phase_of(attention) == Phase::kForward;
   for (size_t group = 0; group < layout_.groups.size(); ++group) {
     if (layout_.groups[group].size == 1) continue;
+    if (forward && heads_.exchanges(group))
+      heads_.place(attention, RemapStep::kPlaceQkv, group, {}, ops);
     pack(attention, group, ops);
     for (int64_t number = 0; number < ahead_; ++number) pass_keys(group, number, ops);
   }
@@ -92,6 +104,7 @@ void Documents::start(const Op& attention, std::vector<Op>& ops) const {
 void Documents::pack(const Op& attention, size_t group, std::vector<Op>& ops) const {
   Op pack = pack_keys(attention, {});
   pack.kernel = &draft::kPackGroup;
+  if (heads_.exchanges(group)) heads_.take_qkv(pack, attention, group);
   pack.writes.clear();
   add_chunks(keys(group, 0), Access::kWrite, BlockValue::kKeys, pack.writes);
   mark(pack, group, 0);
@@ -121,13 +134,22 @@ void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
       start_rows(attention, RemapStep::kPackQkv, {value(BlockValue::kQkv)}, true, ops);
   for (size_t group = 0; group < layout_.groups.size(); ++group)
     if (layout_.groups[group].size > 1) moved_.place(attention, arrivals, end_row(group), ops);
+  for (const size_t group : head_groups())
+    heads_.send(attention, RemapStep::kPackQkv, group, {value(BlockValue::kQkv)}, ops);
   start(attention, ops);
   for (const sequence::EngineStep& step : layout_.order) {
-    moved_.place(attention, arrivals, end_row(static_cast<size_t>(step.group)), ops);
+    const auto group = static_cast<size_t>(step.group);
+    moved_.place(attention, arrivals, end_row(group), ops);
     prepare(attention, step, ops);
     ops.push_back(round(attention, step));
-    free_all(keys(static_cast<size_t>(step.group), step.round), ops);
+    free_all(keys(group, step.round), ops);
+    if (!heads_.exchanges(group) || step.round + 1 < layout_.groups[group].size) continue;
+    heads_.send(attention, RemapStep::kPackAttention, group, {}, ops);
+    heads_.free(attention, group, ops);
   }
+  for (const size_t group : head_groups())
+    heads_.place(attention, RemapStep::kPlaceAttention, group, {value(BlockValue::kAttention)},
+                 ops);
   RowMoves::Arrivals results =
       start_rows(attention, RemapStep::kPackAttention, {value(BlockValue::kAttention)}, false, ops);
   moved_.place(attention, results, -1, ops);
@@ -142,13 +164,22 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
                  {value(draft::block_slot(BlockValue::kAttentionGradient))}, true, ops);
   start(attention, ops);
   moved_.place(attention, arrivals, -1, ops);  // the first round needs something of every row
+  for (const size_t group : head_groups())
+    heads_.send(attention, RemapStep::kPackAttentionGradient, group,
+                {value(draft::block_slot(BlockValue::kAttentionGradient))}, ops);
+  const auto own_gradient = [&](size_t group) {
+    return heads_.exchanges(group) ? heads_.key_gradient(attention, group) : gradient;
+  };
   for (const sequence::EngineStep& step : layout_.order) {
     const auto group = static_cast<size_t>(step.group);
     const int64_t number = step.round;
     prepare(attention, step, ops);
+    if (heads_.exchanges(group) && number == 0)
+      heads_.place(attention, RemapStep::kPlaceAttentionGradient, group, {}, ops);
     ops.push_back(round(attention, step));
-    const Chunks part = number == 0 ? Chunks{gradient} : this->part(group, number);
-    const bool begun = number == 0 && !(step == layout_.order.front());
+    const Chunks part = number == 0 ? Chunks{own_gradient(group)} : this->part(group, number);
+    const bool begun =
+        number == 0 && !heads_.exchanges(group) && !(step == layout_.first_of_rows());
     add_chunks(part, begun ? Access::kUpdate : Access::kWrite, BlockValue::kKeyGradient,
                ops.back().writes);
     free_all(keys(group, number), ops);
@@ -163,15 +194,20 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
   for (size_t group = 0; group < layout_.groups.size(); ++group) {
     const int64_t size = layout_.groups[group].size;
     if (size == 1) continue;
-    ops.push_back(add(attention, {gradient}, group, size));
+    ops.push_back(add(attention, {own_gradient(group)}, group, size));
     free_all(sum(group, size), ops);
     free_all(part(group, size - 1), ops);
+    if (!heads_.exchanges(group)) continue;
+    heads_.send(attention, RemapStep::kPackQkvGradient, group, {}, ops);
+    heads_.free(attention, group, ops);
   }
-  RowMoves::Arrivals gradients = start_rows(
-      attention, RemapStep::kPackQkvGradient,
-      {value(draft::kDeferred),
-       program::as(gradient, Access::kRead, draft::block_slot(BlockValue::kKeyGradient))},
-      false, ops);
+  const std::vector<Operand> own = {
+      value(draft::kDeferred),
+      program::as(gradient, Access::kRead, draft::block_slot(BlockValue::kKeyGradient))};
+  for (const size_t group : head_groups())
+    heads_.place(attention, RemapStep::kPlaceQkvGradient, group, own, ops);
+  RowMoves::Arrivals gradients =
+      start_rows(attention, RemapStep::kPackQkvGradient, own, false, ops);
   moved_.place(attention, gradients, -1, ops);
   rounds_.free_carried(attention, ops);
 }
@@ -199,7 +235,12 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
   draft::set_flops(op, flops, flops);
   mark(op, group, step.round);
   const Chunks& all = keys(group, step.round);
-  rounds_.attend(op, attention, all.front(), step == layout_.order.front());
+  if (heads_.exchanges(group)) {
+    heads_.attend(op, attention, group, step.round == 0);
+    add_chunks(all, Access::kRead, BlockValue::kKeys, op.reads);
+    return op;
+  }
+  rounds_.attend(op, attention, all.front(), step == layout_.first_of_rows());
   add_chunks({all.begin() + 1, all.end()}, Access::kRead, BlockValue::kKeys, op.reads);
   return op;
 }

@@ -194,6 +194,8 @@ struct DocumentAxis {
   /// from them.
   std::array<int, 3> crossing_lanes = {};
   int dispatch_lane = -1, combine_lane = -1;
+  /// Of heads that neighbours exchange: to higher ranks, and to lower ones.
+  std::array<int, 2> head_lanes = {};
 };
 
 /// What passes between neighbours of rings: a value, or the chunks of one that is joined.
@@ -296,10 +298,69 @@ class StreamMoves {
   const RowMoves& rows_;
 };
 
+/// Heads that neighbours exchange for some groups of a plan (sequence/exchanged_heads.h): what
+/// stands around the rounds of such a group, and what these work on in place of the rank's own
+/// rows: for its heads the rows of all neighbours. Queries, keys, values, results and their
+/// log-sum-exps stay from a forward to its backward. Ranks take part in the order of groups and of
+/// sequence::turns_of, so that they do not wait in a circle.
+class GroupHeads {
+ public:
+  GroupHeads(draft::Draft& draft, const sequence::RankLayout& layout, const ModelShape& shape,
+             const draft::StepOptions& options, const DocumentAxis& axis);
+  bool exchanges(size_t group) const { return groups_[group].head_ranks() > 1; }
+
+  /// Packs and sends for every neighbour, of the first eight steps; `own`: of the rank's own rows,
+  /// where the step takes these.
+  void send(const program::Op& attention, RemapStep pack, size_t group,
+            const std::vector<program::Operand>& own, std::vector<program::Op>& ops) const;
+  /// What has come from every neighbour, where it belongs; to `own` likewise.
+  void place(const program::Op& attention, RemapStep place, size_t group,
+             const std::vector<program::Operand>& own, std::vector<program::Op>& ops) const;
+  /// Queries, keys and values in place of what `op` reads beside tokens.
+  void take_qkv(program::Op& op, const program::Op& attention, size_t group) const;
+  /// Gives a round its operands, but for keys and, in a backward, their gradient.
+  void attend(program::Op& op, const program::Op& attention, size_t group, bool first) const;
+  program::Operand key_gradient(const program::Op& attention, size_t group) const {
+    return shared(attention, group, BlockValue::kKeyGradient);
+  }
+  /// Behind the last round and what it leaves: nothing stays but what a backward to come needs.
+  void free(const program::Op& attention, size_t group, std::vector<program::Op>& ops) const;
+
+ private:
+  /// Arrays for one neighbour: the rank's own rows and the neighbour's heads, the reverse.
+  struct Messages {
+    int own = -1, theirs = -1;
+  };
+  struct Values {
+    std::array<int, kNumBlockValues> shared;         // arrays by block; -1: none
+    std::vector<Messages> qkv = {}, attention = {};  // by neighbour
+  };
+  Values declare_group(draft::Draft& draft, size_t number) const;
+  program::Operand shared(const program::Op& attention, size_t group, BlockValue value) const;
+  std::vector<program::Operand> operands_of(const program::Op& attention, RemapStep step,
+                                            size_t group,
+                                            const std::vector<program::Operand>& own) const;
+  program::Op move(const program::Op& attention, RemapStep step, size_t group,
+                   int64_t neighbour) const;
+  program::Op message(bool sends, size_t group, int64_t neighbour,
+                      const program::Operand& heads) const;
+  /// What is moved in a step, and whether there is anything of it.
+  program::Operand moved(RemapStep step, size_t group, int64_t neighbour) const;
+  bool has_rows(RemapStep step, size_t group, int64_t neighbour) const;
+
+  DocumentAxis axis_;
+  std::vector<sequence::RankGroup> groups_;
+  int64_t attended_rows_, blocks_;
+  BlockExtent extent_;
+  Dtype dtype_;
+  std::vector<Values> values_;  // of groups without exchanged heads empty
+};
+
 /// Documents as StepOptions::plan spreads them over ranks (Zeppelin): rings of whichever ranks
 /// share documents, and a rank's own, in the order of its layout. Keys of all rings start before
 /// any computes, of two rounds at once where the plan fills; else as a Ring, by messages between
-/// neighbours. A rank's program follows from its own part of the plan.
+/// neighbours. Where these exchange heads, that comes first, and results go back behind all rounds.
+/// A rank's program follows from its own part of the plan.
 class Documents {
  public:
   Documents(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
@@ -324,6 +385,7 @@ class Documents {
   RowMoves::Arrivals start_rows(const program::Op& attention, RemapStep pack,
                                 const std::vector<program::Operand>& values, bool to_attention,
                                 std::vector<program::Op>& ops) const;
+  std::vector<size_t> head_groups() const;
   void start(const program::Op& attention, std::vector<program::Op>& ops) const;
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
   void backward(const program::Op& attention, const program::Operand& gradient,
@@ -345,6 +407,7 @@ class Documents {
   RowMoves moved_;
   bool moves_qkv_;
   Hops hops_;
+  GroupHeads heads_;
   int64_t ahead_;  // rounds for which keys are on their way
   BlockExtent extent_;
   std::vector<GroupValues> values_;

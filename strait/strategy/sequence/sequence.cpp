@@ -57,15 +57,17 @@ Op transfer_op(program::OpKind kind, const SequenceAxis& axis, const Operand& fr
 namespace {
 
 /// Every lane that some plan of the run may need: rows of a batch have plans of their own, and
-/// their ranks must number the lanes that they share with others alike. `crosses`: the axis leaves
-/// its nodes, so that transfers may be routed.
+/// their ranks must number the lanes that they share with others alike. Where the axis leaves its
+/// nodes transfers may be routed; whether neighbours exchange heads is the same in all plans.
 DocumentAxis document_axis(draft::Draft& draft, const Cluster& cluster, const SequenceAxis& ranks,
-                           bool crosses) {
+                           const sequence::Plan& plan) {
   const auto add_lane = [&] { return draft::add_lane(draft.program, cluster, ranks.group); };
   DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
   for (size_t lane = 1; lane < documents.lanes.size(); ++lane) documents.lanes[lane] = add_lane();
   documents.rows_lane = add_lane();
-  if (!crosses) return documents;
+  if (plan.head_ranks > 1)
+    for (int& lane : documents.head_lanes) lane = add_lane();
+  if (plan.grid.nodes == 1) return documents;
   for (int& lane : documents.crossing_lanes) lane = add_lane();
   documents.dispatch_lane = add_lane();
   documents.combine_lane = add_lane();
@@ -93,10 +95,9 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
                              {add_axis("heads", heads, axis.stride),
                               add_axis("ring", axis.size / heads, axis.stride * heads)}));
   const SequenceAxis ranks = add_axis(axis.name.c_str(), axis.size, axis.stride);
-  if (options.plan) {
-    const bool crosses = options.plan->grid.nodes > 1;
-    rewrite(Documents(draft, shape, options, document_axis(draft, cluster, ranks, crosses)));
-  } else if (shape.engine == SequenceEngine::kHeads)
+  if (options.plan)
+    rewrite(Documents(draft, shape, options, document_axis(draft, cluster, ranks, *options.plan)));
+  else if (shape.engine == SequenceEngine::kHeads)
     rewrite(Heads(draft, shape, options, ranks));
   else if (shape.engine == SequenceEngine::kRing)
     rewrite(Ring(draft, draft::extent_of(shape, options), options, ranks));
