@@ -291,13 +291,13 @@ Bytes bytes_of(const Ledger& ledger) {
   return bytes;
 }
 
-/// What replicas of one rank send in a round: every border of a fragment three scalars, and the
+/// What replicas of one rank send in a round: every border of a fragment two scalars, and the
 /// differences of its units, summed, or in pieces to all others.
 Bytes sent_in_a_round(const strategy::Design& design) {
   const strategy::Policy& policy = design.policy;
   const int64_t r = policy.replicas;
   Bytes bytes;
-  bytes["all-reduce"] = policy.fragments * 2 * (r - 1) * 3 * 8;
+  bytes["all-reduce"] = policy.fragments * 2 * (r - 1) * 2 * 8;
   for (const UnitShape& unit : design.shape.units)
     if (policy.codec.kind == codec::CodecKind::kNone)
       bytes["all-reduce"] += 2 * (r - 1) * unit.elements * 8;
