@@ -108,11 +108,9 @@ int64_t steps_left_out(const strategy::Policy& policy) {
   return policy.fragments == 1 && policy.delay == 0 ? 0 : policy.steps % policy.period;
 }
 
-}  // namespace
-
-std::vector<std::string> policy_warnings(const strategy::Policy& policy, int64_t data_ranks) {
-  std::vector<std::string> lines;
-  if (!policy.local_steps()) return lines;
+void warn_of_policy(const strategy::Policy& policy, int64_t data_ranks,
+                    std::vector<std::string>& lines) {
+  if (!policy.local_steps()) return;
   if (const int64_t lost = steps_left_out(policy); lost > 0)
     lines.push_back(fmt::format(
         "warning     the last {} of {} steps do not change the model that is saved: they come "
@@ -123,6 +121,29 @@ std::vector<std::string> policy_warnings(const strategy::Policy& policy, int64_t
         "warning     all {} data ranks are one replica, which has none to agree with: gradients "
         "are reduced in every step, and sync.outer.codec has no effect",
         data_ranks));
+}
+
+}  // namespace
+
+std::vector<std::string> effect_warnings(const strategy::Design& design) {
+  std::vector<std::string> lines;
+  warn_of_policy(design.policy, design.batch.data_ranks, lines);
+  const Run& run = design.run;
+  const auto warn = [&](const char* key, bool is_codec, const char* why) {
+    if (run.is_set(key) && is_codec)
+      lines.push_back(fmt::format("warning     {} has no effect: {}", key, why));
+  };
+  const strategy::Policy& policy = design.policy;
+  const int64_t replicas = policy.local_steps() ? policy.replicas : 1;
+  if (design.batch.data_ranks * design.mesh.axis("sequence").size == replicas) {
+    const char* const why = "no gradients are summed over ranks";
+    const auto is_codec = [](const std::string& text) { return text != "none"; };
+    warn("placement.codecs.gradients",
+         std::ranges::any_of(run.placement.codecs.gradients, is_codec), why);
+    warn("compression.codec", run.compression.codec != "none", why);
+  }
+  if (policy.local_steps() && design.batch.data_ranks == 1)
+    warn("sync.outer.codec", run.sync.outer.codec != "none", "one replica sends no differences");
   return lines;
 }
 
@@ -156,7 +177,7 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
   if (design.policy.local_steps())
     lines.push_back(fmt::format("rounds      {}", design.policy.describe()));
-  std::ranges::move(policy_warnings(design.policy, batch.data_ranks), std::back_inserter(lines));
+  std::ranges::move(effect_warnings(design), std::back_inserter(lines));
   const std::vector<program::Program>& classes = design.steady();
   if (classes.size() > 1)
     lines.push_back(

@@ -100,6 +100,29 @@ TEST_F(ProgramCommands, StepsBehindTheLastBorderAreToldOf) {
   }
 }
 
+TEST_F(ProgramCommands, CodecsOfWhatIsNotSentAreToldOf) {
+  const std::string policy = "[sync]\npolicy = \"diloco\"\n";
+  const std::string outer = policy + "outer = { codec = \"int8\" }\n";
+  const std::string layers = "[placement]\npreset = \"ddp\"\n[compression]\ncodec = \"qsgd4\"\n";
+  const std::string hops = "[placement.codecs]\ngradients = [\"int8\"]\n";
+  const std::string no_sums = " has no effect: no gradients are summed over ranks";
+  for (const char* command : {"simulate", "verify", "plan"}) {
+    const auto told = [&](const std::string& more, const char* ranks) {
+      return answer({command, run_file(more), "--ranks", ranks, "--set", "train.steps=60", "--set",
+                     "plan.search=placement"})
+          .out;
+    };
+    EXPECT_THAT(told(outer, "1"),
+                HasSubstr("sync.outer.codec has no effect: one replica sends no differences"));
+    EXPECT_THAT(told(layers, "1"), HasSubstr("warning     compression.codec" + no_sums));
+    EXPECT_THAT(told(hops, "1"), HasSubstr("warning     placement.codecs.gradients" + no_sums));
+    EXPECT_THAT(told(policy + hops, "2"), HasSubstr("placement.codecs.gradients" + no_sums));
+    for (const std::string& more : {outer, layers, hops, policy})
+      EXPECT_THAT(told(more, "2"), Not(HasSubstr("no effect"))) << more;
+    EXPECT_THAT(told("[train]\nprecision = \"bf16\"\n", "1"), Not(HasSubstr("no effect")));
+  }
+}
+
 TEST_F(ProgramCommands, NoPolicyThatReachesTheTargetIsNamedInShort) {
   const Answer plan =
       answer({"plan", run_file("[train]\nsteps = 10\n"), "--ranks", "2", "--cluster",

@@ -375,6 +375,7 @@ Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores
                            "compression.codec = \"qsgd4\" with a smaller "
                            "compression.skip_below_elements",
                            run.compression.adapt, run.compression.codec));
+  require_compressed_layer(run, design.shape, design.placement.layers);
   design.placement.layers_change = design.adapt.adapts();
   if (plans_documents(run))
     design.planner = std::make_shared<const BatchPlanner>(run, design.cluster, design.mesh,
