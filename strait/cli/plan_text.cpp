@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "strait/config/keys.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/shard_kernels.h"
 #include "strait/plan/codec_advice.h"
@@ -123,12 +124,37 @@ void warn_of_policy(const strategy::Policy& policy, int64_t data_ranks,
         data_ranks));
 }
 
+/// Keys of windows and RoPE that leave a block as it is, but for those that the preset fills.
+void warn_of_windows(const Run& run, std::vector<std::string>& lines) {
+  if (run.model.modules) return;
+  Run filled;
+  filled.model = model_preset(run.model.preset);
+  const auto warn = [&](const char* name, const std::string& why) {
+    const Key& key = *find_key(name);
+    if (run.is_set(name) && !same_value(key, run, filled))
+      lines.push_back(
+          fmt::format("warning     {} = {} has no effect: {}", name, value_text(key, run), why));
+  };
+  const ShapeOptions& shape = run.model.shape;
+  if (shape.window > 0 && shape.window >= shape.context)
+    warn("model.shape.window", fmt::format("the context has {} tokens", shape.context));
+  bool all_windows = block_style(run.model.family).local_rope;
+  for (int64_t block = 0; block < shape.layers; ++block)
+    all_windows = all_windows && shape.has_window(block);
+  if (!all_windows) return;
+  const std::string why =
+      fmt::format("every block has a window, and turns by model.rope.local_theta = {}",
+                  value_text(*find_key("model.rope.local_theta"), run));
+  for (const char* name : {"model.rope.theta", "model.rope.factor"}) warn(name, why);
+}
+
 }  // namespace
 
 std::vector<std::string> effect_warnings(const strategy::Design& design) {
   std::vector<std::string> lines;
   warn_of_policy(design.policy, design.batch.data_ranks, lines);
   const Run& run = design.run;
+  warn_of_windows(run, lines);
   const auto warn = [&](const char* key, bool is_codec, const char* why) {
     if (run.is_set(key) && is_codec)
       lines.push_back(fmt::format("warning     {} has no effect: {}", key, why));

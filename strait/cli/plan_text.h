@@ -18,8 +18,8 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
 /// Says that a predicted MFU is above 1, and of which peak; "" where it is not.
 std::string peak_warning(double utilization, const Cluster& cluster, Dtype dtype);
 
-/// What of the run has no effect: steps on the model that is saved, codecs of what is not sent. One
-/// line each.
+/// What of the run has no effect: steps on the model that is saved, codecs of what is not sent,
+/// windows as long as the context. One line each.
 std::vector<std::string> effect_warnings(const strategy::Design& design);
 
 /// "12.3 MB", SI.

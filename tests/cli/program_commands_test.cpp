@@ -123,6 +123,35 @@ TEST_F(ProgramCommands, CodecsOfWhatIsNotSentAreToldOf) {
   }
 }
 
+TEST_F(ProgramCommands, WindowsThatLeaveNothingOutAreToldOf) {
+  const auto told = [&](const std::string& preset, const std::vector<std::string>& sets) {
+    const std::string text = "[data]\ntokenizer = \"byte\"\n[model]\npreset = \"" + preset +
+                             "\"\nshape = { layers = 2, context = 64 }\n";
+    std::vector<std::string> words = {"verify", folder_.write("run.toml", text), "--ranks", "1"};
+    for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+    const Answer found = answer(words);
+    EXPECT_EQ(found.code, 0) << found.err;
+    return found.out;
+  };
+  const std::string whole = "model.shape.window = 64 has no effect: the context has 64 tokens";
+  EXPECT_THAT(told("mistral-7b", {"model.shape.window=64"}), HasSubstr("warning     " + whole));
+  EXPECT_THAT(told("mistral-7b", {"model.shape.window=63"}), Not(HasSubstr("no effect")));
+  EXPECT_THAT(told("mistral-7b", {"model.shape.window=4096"}), Not(HasSubstr("no effect")))
+      << "as the preset has it";
+  const std::string local =
+      " has no effect: every block has a window, and turns by "
+      "model.rope.local_theta = 10000.0";
+  const std::string none = "model.shape.window_pattern=0", window = "model.shape.window=8";
+  const std::string stretched =
+      told("gemma-3-270m", {none, window, "model.rope.theta=500", "model.rope.factor=2"});
+  EXPECT_THAT(stretched, HasSubstr("warning     model.rope.theta = 500.0" + local));
+  EXPECT_THAT(stretched, HasSubstr("warning     model.rope.factor = 2.0" + local));
+  EXPECT_THAT(told("gemma-3-270m", {none, window}), Not(HasSubstr("no effect")));
+  EXPECT_THAT(
+      told("gemma-3-270m", {"model.shape.window_pattern=2", window, "model.rope.theta=500"}),
+      Not(HasSubstr("no effect")));
+}
+
 TEST_F(ProgramCommands, NoPolicyThatReachesTheTargetIsNamedInShort) {
   const Answer plan =
       answer({"plan", run_file("[train]\nsteps = 10\n"), "--ranks", "2", "--cluster",
