@@ -11,8 +11,10 @@ import argparse
 import dataclasses
 import pathlib
 import statistics
+import sys
 
-import quality_runs
+sys.dont_write_bytecode = True
+import quality_runs  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EVERY_STEP, DILOCO, STREAMING = "every step", "diloco, H 30", "streaming, H 30, 4 bits"

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-from lab import ROOT, Lab, predictions, sets_of
+sys.dont_write_bytecode = True
+from lab import ROOT, Lab, predictions, sets_of  # noqa: E402
 
 EXAMPLE = ROOT / "examples/shakespeare_char.toml"
 FREE = "20gbit"  # more than the hosts, which share a memory, can send

@@ -17,7 +17,8 @@ import statistics
 import sys
 import tempfile
 
-from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of
+sys.dont_write_bytecode = True
+from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of  # noqa: E402
 
 CONTEXT, SEQUENCES = 128, 4  # of a rank and step
 WORDS = ["oar", "ors", "oag"]

@@ -17,7 +17,8 @@ import statistics
 import sys
 import tempfile
 
-from lab import ROOT, Lab, call, predictions, processor_ticks, sets_of, spread
+sys.dont_write_bytecode = True
+from lab import ROOT, Lab, call, predictions, processor_ticks, sets_of, spread  # noqa: E402
 
 HOSTS, CONTEXT, SEQUENCES, MICRO_BATCH, WARM_UP = 2, 64, 8, 1, 1  # a step: 512 tokens
 ORDERS = ["1f1b", "zero-bubble-h1", "zero-bubble-h2"]

@@ -9,8 +9,10 @@ all figures as JSON.
 import argparse
 import pathlib
 import statistics
+import sys
 
-import quality_runs
+sys.dont_write_bytecode = True
+import quality_runs  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASELINE = "zero3"

@@ -16,7 +16,8 @@ import statistics
 import sys
 import tempfile
 
-from lab import ROOT, Lab, call, processor_ticks, sets_of, spans, spread
+sys.dont_write_bytecode = True
+from lab import ROOT, Lab, call, processor_ticks, sets_of, spans, spread  # noqa: E402
 
 EXAMPLE = ROOT / "examples/zeppelin.toml"
 ROWS = ["off", "whole:2", "2", "rotate:2", "whole:4", "4", "rotate:4"]  # values of sequence.routing

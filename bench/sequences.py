@@ -15,7 +15,8 @@ import sys
 import tempfile
 import tomllib
 
-from lab import ROOT, Lab, sets_of, spans
+sys.dont_write_bytecode = True
+from lab import ROOT, Lab, sets_of, spans  # noqa: E402
 
 EXAMPLE = ROOT / "examples/zeppelin.toml"
 LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-from lab import cores_of_each
+sys.dont_write_bytecode = True
+from lab import cores_of_each  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETLAB = ROOT / "bench/netlab"

@@ -4,8 +4,10 @@ Function as in nanoGPT: learned positions, pre-norm blocks, tanh-GELU, no dropou
 """
 
 import math
+import sys
 
-import torch_step
+sys.dont_write_bytecode = True
+import torch_step  # noqa: E402
 
 
 def parse_arguments():

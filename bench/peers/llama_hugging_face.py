@@ -15,7 +15,9 @@ import os
 import sys
 
 import torch
-from gpt2_hugging_face import byte_letters, read_safetensors, write_json, write_safetensors
+
+sys.dont_write_bytecode = True
+from gpt2_hugging_face import byte_letters, read_safetensors, write_json, write_safetensors  # noqa: E402
 
 SMALL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 300,
          "max_position_embeddings": 20, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,

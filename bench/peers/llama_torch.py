@@ -4,8 +4,10 @@ RMSNorm, rotary positions on half-split pairs, SwiGLU, grouped queries, no biase
 """
 
 import math
+import sys
 
-import torch_step
+sys.dont_write_bytecode = True
+import torch_step  # noqa: E402
 
 
 def parse_arguments():

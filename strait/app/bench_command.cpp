@@ -8,6 +8,7 @@
 
 #include "strait/app/bench_processes.h"
 #include "strait/app/commands.h"
+#include "strait/app/signals.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/process_memory.h"
@@ -162,7 +163,15 @@ std::vector<measure::BenchRow> checkpoint_rows(const cli::Command& command) {
   require_case_memory(fmt::format("checkpoint --bytes {}", checkpoint.bytes),
                       2 * static_cast<double>(checkpoint.bytes),
                       fmt::format("--bytes {} would fit", would_fit(2)));
-  return measure::bench_checkpoint(checkpoint);
+  std::vector<measure::BenchRow> rows;
+  int signal = 0;
+  {
+    const StopSignals signals;
+    rows = measure::bench_checkpoint(checkpoint, {}, &signals.received());
+    signal = signals.received().load();
+  }
+  if (signal != 0) end_by(signal);
+  return rows;
 }
 
 Run step_run(const measure::StepCase& step) {

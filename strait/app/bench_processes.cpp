@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -99,13 +98,6 @@ int run_ranks(const cli::Command& command, int64_t ranks, const std::string& rep
     words.insert(words.end(), {flag, value});
   }
   return wait_for(start(std::move(words), command.json == "-"), signals);
-}
-
-/// The end that the signal would have brought had nobody waited for the ranks.
-[[noreturn]] void end_by(int number) {
-  std::signal(number, SIG_DFL);
-  std::raise(number);
-  std::_Exit(128 + number);
 }
 
 /// Throws what the ranks have ended by, as their report tells it.

@@ -3,6 +3,7 @@
 #include <semaphore.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <iterator>
 #include <utility>
@@ -115,6 +116,12 @@ void DumpSignals::work() {
 }
 
 const std::atomic<int>& StopSignals::received() const { return received_signal; }
+
+void end_by(int number) {
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+  std::_Exit(128 + number);
+}
 
 std::string signal_name(int number) {
   switch (number) {

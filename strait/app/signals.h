@@ -51,6 +51,9 @@ class DumpSignals {
   std::thread worker_;
 };
 
+/// Ends the process as the signal would have that a StopSignals, gone by now, has received.
+[[noreturn]] void end_by(int number);
+
 /// "SIGTERM", ...
 std::string signal_name(int number);
 

@@ -44,10 +44,19 @@ struct Link {
   std::string file;
   std::string token;                     // "" = not readable
   std::optional<ProcessIdentity> owner;  // nothing = not readable
+  int refused = 0;                       // errno of a file that this process may not read
 };
 
 std::string successor(const std::string& path, const std::string& token) {
   return path + ".after-" + (token.empty() ? "unreadable" : token);
+}
+
+/// EACCES or EPERM where this process may not read the file, else 0.
+int refusal_to_read(const std::string& file) {
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int error = descriptor < 0 ? errno : 0;
+  if (descriptor >= 0) ::close(descriptor);
+  return error == EACCES || error == EPERM ? error : 0;
 }
 
 /// Nothing when there is no such file.
@@ -61,10 +70,10 @@ std::optional<Link> read_link(const std::string& file) {
   }
   try {
     const Json json = Json::parse(read_file(file), file);
-    return Link{file, json.at("token").as_string(), identity_from_json(json.at("owner"))};
+    return Link{file, json.at("token").as_string(), identity_from_json(json.at("owner")), 0};
   } catch (const Error&) {
     if (::stat(file.c_str(), &status) != 0) return std::nullopt;
-    return Link{file, "", std::nullopt};
+    return Link{file, "", std::nullopt, refusal_to_read(file)};
   }
 }
 
@@ -105,6 +114,16 @@ bool stands_still(const std::string& file, double seconds) {
 bool is_gone(const Link& link, const LockTimes& times) {
   const std::optional<bool> runs = link.owner ? still_runs(*link.owner) : std::nullopt;
   return runs ? !*runs : stands_still(link.file, times.patience_seconds);
+}
+
+/// Whoever may not read the lock cannot see it renewed either.
+void require_readable(const std::string& subject, const Link& link) {
+  if (link.refused == 0) return;
+  ErrorPlace place;
+  place.file = link.file;
+  throw InputOutputError(fmt::format("cannot tell who uses {}: cannot read {}: {}", subject,
+                                     link.file, errno_text(link.refused)),
+                         place);
 }
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& path, const Link& link) {
@@ -205,6 +224,7 @@ struct LockFile::Held {
   /// One attempt. False when another contender was faster; UserError when the owner lives.
   bool take(const std::string& subject, const LockTimes& times) {
     const std::optional<Link> last = last_owner(path);
+    if (last) require_readable(subject, *last);
     if (last && !is_gone(*last, times)) refuse(subject, path, *last);
     token = make_token();
     const Json text = Json::object({{"token", token}, {"owner", to_json(this_process())}});

@@ -27,8 +27,8 @@ struct LockTimes {
 class LockFile {
  public:
   /// UserError naming host, process and start of an owner that lives; `subject` says what is locked
-  /// ("the run folder runs/a"). InputOutputError when the system refuses. Blocks up to
-  /// `patience_seconds` when the owner is of another host, else not.
+  /// ("the run folder runs/a"). InputOutputError when the system refuses, or the lock may not be
+  /// read. Blocks up to `patience_seconds` when the owner is of another host, else not.
   LockFile(std::string path, const std::string& subject, const LockTimes& times = {});
   /// Removes the file if it is still this owner's.
   ~LockFile();

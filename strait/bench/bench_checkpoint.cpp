@@ -32,6 +32,21 @@ constexpr size_t kBlockBytes = 8 << 20;  // of plain reads and writes
 constexpr size_t kAlignmentBytes = 4096;
 constexpr int64_t kUnits = 16;  // as many as a small model has
 
+/// No error, which would make a contender that throws it missing.
+struct Stopped {};
+
+/// Whether somebody asks for the end.
+class Stop {
+ public:
+  explicit Stop(const std::atomic<int>* asked) : asked_(asked) {}
+  void look() const {
+    if (asked_ != nullptr && asked_->load() != 0) throw Stopped();
+  }
+
+ private:
+  const std::atomic<int>* asked_;
+};
+
 /// Inside the folder that --folder names.
 WorkFolder work_folder(const std::string& parent) {
   try {
@@ -62,7 +77,7 @@ class Block {
 /// A file opened for plain input or output.
 class PlainFile {
  public:
-  PlainFile(const std::string& path, int flags) : path_(path) {
+  PlainFile(const std::string& path, int flags, Stop stop) : path_(path), stop_(stop) {
     descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
     if (descriptor_ < 0) fail("open");
   }
@@ -72,6 +87,7 @@ class PlainFile {
   /// Writes `bytes` bytes, in whole blocks, and syncs.
   void write(int64_t bytes, std::span<const std::byte> block) {
     while (bytes > 0) {
+      stop_.look();
       const ssize_t count = ::write(descriptor_, block.data(), block.size());
       if (count <= 0) fail("write");
       bytes -= count;
@@ -81,7 +97,10 @@ class PlainFile {
   /// Reads to the end of the file, block over block.
   void read(std::span<std::byte> block) {
     ssize_t count = 1;
-    while (count > 0) count = ::read(descriptor_, block.data(), block.size());
+    while (count > 0) {
+      stop_.look();
+      count = ::read(descriptor_, block.data(), block.size());
+    }
     if (count < 0) fail("read");
   }
   /// Leaves nothing of the file in the page cache.
@@ -95,14 +114,18 @@ class PlainFile {
     throw InputOutputError(fmt::format("cannot {} {}: {}", doing, path_, errno_text(errno)));
   }
   std::string path_;
+  Stop stop_;
   int descriptor_ = -1;
 };
 
 /// The ranks' memory, and the saves, loads and plain transfers of it.
 class CheckpointRun {
  public:
-  explicit CheckpointRun(const CheckpointCase& the_case)
-      : case_(the_case), folder_(work_folder(the_case.folder)), team_(the_case.ranks, 1) {
+  CheckpointRun(const CheckpointCase& the_case, Stop stop)
+      : case_(the_case),
+        stop_(stop),
+        folder_(work_folder(the_case.folder)),
+        team_(the_case.ranks, 1) {
     unit_elements_ = std::max<int64_t>(case_.ranks, case_.bytes / 4 / kUnits);
     own_.resize(static_cast<size_t>(case_.ranks));
     loaded_.resize(static_cast<size_t>(case_.ranks));
@@ -119,6 +142,7 @@ class CheckpointRun {
   int64_t bytes() const { return 4 * kUnits * unit_elements_; }
 
   double save() {
+    stop_.look();
     const std::string run_dir = folder_.path() + "/save" + std::to_string(saves_++);
     const std::string token = checkpoint::make_session_token();
     const double seconds = team_.run([&](int64_t rank) {
@@ -138,7 +162,8 @@ class CheckpointRun {
     for (const int flags : {0, O_DIRECT}) {
       fs::create_directory(plain);
       const auto write = [&](int64_t rank) {
-        PlainFile file(fmt::format("{}/{}", plain, rank), O_WRONLY | O_CREAT | O_TRUNC | flags);
+        PlainFile file(fmt::format("{}/{}", plain, rank), O_WRONLY | O_CREAT | O_TRUNC | flags,
+                       stop_);
         file.write(4 * rank_elements(rank), blocks_[static_cast<size_t>(rank)].span());
       };
       best = std::min(best, best_of(flags, write));
@@ -147,6 +172,7 @@ class CheckpointRun {
     return best;
   }
   double load() {
+    stop_.look();
     forget();
     const double begin = now_seconds();
     const checkpoint::CheckpointReader reader(kept_);
@@ -169,7 +195,7 @@ class CheckpointRun {
     for (const int flags : {0, O_DIRECT}) {
       forget();
       const auto read = [&](int64_t rank) {
-        PlainFile(rank_file(rank), O_RDONLY | flags)
+        PlainFile(rank_file(rank), O_RDONLY | flags, stop_)
             .read(blocks_[static_cast<size_t>(rank)].span());
       };
       best = std::min(best, best_of(flags, read));
@@ -232,10 +258,11 @@ class CheckpointRun {
   }
   void forget() const {
     for (int64_t rank = 0; rank < case_.ranks; ++rank)
-      PlainFile(rank_file(rank), O_RDONLY).forget();
+      PlainFile(rank_file(rank), O_RDONLY, stop_).forget();
   }
 
   CheckpointCase case_;
+  Stop stop_;
   WorkFolder folder_;
   RankTeam team_;
   int64_t unit_elements_ = 0;
@@ -245,11 +272,9 @@ class CheckpointRun {
   std::vector<Block> blocks_;  // of plain transfers, by rank
 };
 
-}  // namespace
-
-std::vector<BenchRow> bench_checkpoint(const CheckpointCase& checkpoint,
-                                       const TimingOptions& options) {
-  CheckpointRun run(checkpoint);
+std::vector<BenchRow> rows_of(const CheckpointCase& checkpoint, const TimingOptions& options,
+                              Stop stop) {
+  CheckpointRun run(checkpoint, stop);
   std::vector<BenchRow> rows;
   for (const bool save : {true, false}) {
     BenchWork work;
@@ -266,6 +291,17 @@ std::vector<BenchRow> bench_checkpoint(const CheckpointCase& checkpoint,
     rows.push_back(bench_row(work, options));
   }
   return rows;
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_checkpoint(const CheckpointCase& checkpoint,
+                                       const TimingOptions& options, const std::atomic<int>* stop) {
+  try {
+    return rows_of(checkpoint, options, Stop(stop));
+  } catch (const Stopped&) {
+    return {};
+  }
 }
 
 }  // namespace strait::measure

@@ -1,6 +1,7 @@
 // Saving and loading a checkpoint against the disk's own rate.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,8 +22,10 @@ struct CheckpointCase {
 /// memory, hashes checked, nothing in the page cache; bound "disk-read": plain reads of the same
 /// files, the faster of the two ways, nothing in the page cache. Verified: what was saved is what
 /// is loaded. rate = bytes per second. UserError when the folder does not exist; InputOutputError
-/// when the disk is full.
+/// when the disk is full. Once `stop` is not 0 the temporary folder is removed and there are no
+/// rows; it is looked at between transfers, and between the blocks of plain ones.
 std::vector<BenchRow> bench_checkpoint(const CheckpointCase& checkpoint,
-                                       const TimingOptions& options = {});
+                                       const TimingOptions& options = {},
+                                       const std::atomic<int>* stop = nullptr);
 
 }  // namespace strait::measure

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "strait/config/keys.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/shard_kernels.h"
 #include "strait/plan/codec_advice.h"
@@ -100,14 +101,64 @@ std::string peak_warning(double utilization, const Cluster& cluster, Dtype dtype
       100 * utilization, cluster.flops_per_second(dtype) / 1e9, cluster.rates_source);
 }
 
-std::vector<std::string> policy_warnings(const strategy::Policy& policy, int64_t data_ranks) {
-  std::vector<std::string> lines;
-  if (!policy.local_steps()) return lines;
+namespace {
+
+void warn_of_policy(const strategy::Policy& policy, int64_t data_ranks,
+                    std::vector<std::string>& lines) {
+  if (!policy.local_steps()) return;
   if (policy.replicas == 1 && data_ranks > 1)
     lines.push_back(fmt::format(
         "warning     all {} data ranks are one replica, which has none to agree with: gradients "
         "are reduced in every step, and sync.outer.codec has no effect",
         data_ranks));
+}
+
+/// Keys of windows and RoPE that leave a block as it is, but for those that the preset fills.
+void warn_of_windows(const Run& run, std::vector<std::string>& lines) {
+  if (run.model.modules) return;
+  Run filled;
+  filled.model = model_preset(run.model.preset);
+  const auto warn = [&](const char* name, const std::string& why) {
+    const Key& key = *find_key(name);
+    if (run.is_set(name) && !same_value(key, run, filled))
+      lines.push_back(
+          fmt::format("warning     {} = {} has no effect: {}", name, value_text(key, run), why));
+  };
+  const ShapeOptions& shape = run.model.shape;
+  if (shape.window > 0 && shape.window >= shape.context)
+    warn("model.shape.window", fmt::format("the context has {} tokens", shape.context));
+  bool all_windows = block_style(run.model.family).local_rope;
+  for (int64_t block = 0; block < shape.layers; ++block)
+    all_windows = all_windows && shape.has_window(block);
+  if (!all_windows) return;
+  const std::string why =
+      fmt::format("every block has a window, and turns by model.rope.local_theta = {}",
+                  value_text(*find_key("model.rope.local_theta"), run));
+  for (const char* name : {"model.rope.theta", "model.rope.factor"}) warn(name, why);
+}
+
+}  // namespace
+
+std::vector<std::string> effect_warnings(const strategy::Design& design) {
+  std::vector<std::string> lines;
+  warn_of_policy(design.policy, design.batch.data_ranks, lines);
+  const Run& run = design.run;
+  warn_of_windows(run, lines);
+  const auto warn = [&](const char* key, bool is_codec, const char* why) {
+    if (run.is_set(key) && is_codec)
+      lines.push_back(fmt::format("warning     {} has no effect: {}", key, why));
+  };
+  const strategy::Policy& policy = design.policy;
+  const int64_t replicas = policy.local_steps() ? policy.replicas : 1;
+  if (design.batch.data_ranks * design.mesh.axis("sequence").size == replicas) {
+    const char* const why = "no gradients are summed over ranks";
+    const auto is_codec = [](const std::string& text) { return text != "none"; };
+    warn("placement.codecs.gradients",
+         std::ranges::any_of(run.placement.codecs.gradients, is_codec), why);
+    warn("compression.codec", run.compression.codec != "none", why);
+  }
+  if (policy.local_steps() && design.batch.data_ranks == 1)
+    warn("sync.outer.codec", run.sync.outer.codec != "none", "one replica sends no differences");
   return lines;
 }
 
@@ -141,7 +192,7 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
   if (design.policy.local_steps())
     lines.push_back(fmt::format("rounds      {}", design.policy.describe()));
-  std::ranges::move(policy_warnings(design.policy, batch.data_ranks), std::back_inserter(lines));
+  std::ranges::move(effect_warnings(design), std::back_inserter(lines));
   const std::vector<program::Program>& classes = design.steady();
   if (classes.size() > 1)
     lines.push_back(

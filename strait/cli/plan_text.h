@@ -18,8 +18,9 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
 /// Says that a predicted MFU is above 1, and of which peak; "" where it is not.
 std::string peak_warning(double utilization, const Cluster& cluster, Dtype dtype);
 
-/// What of the policy of local steps has no effect on the model that is saved: one line each.
-std::vector<std::string> policy_warnings(const strategy::Policy& policy, int64_t data_ranks);
+/// What of the run has no effect: steps on the model that is saved, codecs of what is not sent,
+/// windows as long as the context. One line each.
+std::vector<std::string> effect_warnings(const strategy::Design& design);
 
 /// "12.3 MB", SI.
 std::string bytes_text(double bytes);

@@ -204,8 +204,7 @@ Json verify_command(const Command& command, Output& output) {
   }
   const Peaks peaks = predict::peak_memories(design);
   warn_of_memory(design, peaks, output);
-  for (const std::string& line : policy_warnings(design.policy, design.batch.data_ranks))
-    output.line(line);
+  for (const std::string& line : effect_warnings(design)) output.line(line);
   output.line(fmt::format(
       "verified: {} step kinds, {} rank class{}, {} operations, {} values, {} problems",
       step_kinds.size(), classes, classes == 1 ? "" : "es", ops, values, problems.size()));
@@ -370,8 +369,7 @@ void tell_varied_keys(const Run& run, const Run& best, Output& output) {
 void warn(const plan::SearchResult& result, Output& output) {
   if (result.candidates.empty()) return;
   const plan::Candidate& best = result.candidates.front();
-  for (const std::string& line : policy_warnings(best.design.policy, best.design.batch.data_ranks))
-    output.line(line);
+  for (const std::string& line : effect_warnings(best.design)) output.line(line);
   const std::string warning =
       peak_warning(plan::model_flops_utilization(best), best.design.cluster, best.design.dtype);
   if (!warning.empty()) output.line(warning);

@@ -624,7 +624,7 @@ Rows sync_keys() {
 Rows tool_keys() {
   return {
       {"simulate.steps", kField<&Run::simulate, &SimulateOptions::steps>, between(1, kMostCount),
-       "Steps to replay."},
+       "Steps that `events` counts: without jitter all are alike, so one is replayed."},
       {"simulate.jitter", kField<&Run::simulate, &SimulateOptions::jitter>, only_default(),
        "Random spread of times."},
       {"simulate.stragglers", kField<&Run::simulate, &SimulateOptions::stragglers>, only_default(),

@@ -315,7 +315,7 @@ ModelState read_hugging_face(const std::string& folder) {
                 "the weights are from");
   const Json config = text_part(Json::parse(read_file(config_path), config_path), notes);
   ModelOptions model;
-  model.family = family_of_config(config, config_path);
+  model.family = family_of_config(config, config_path, notes);
   const ForeignFamily& family = foreign_family(model.family);
   model.shape = family.shape(config, config_path, notes);
   const std::string tokenizer_path = folder + "/tokenizer.json";

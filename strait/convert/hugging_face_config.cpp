@@ -83,18 +83,26 @@ const ForeignFamily& foreign_family(const std::string& family) {
   return *rotary;
 }
 
-std::string family_of_config(const Json& json, const std::string& path) {
+std::string family_of_config(const Json& json, const std::string& path,
+                             std::vector<std::string>& notes) {
   const ForeignConfig config(json, path);
   if (!json.is_object()) config.refuse("model_type", "is missing: the file is no JSON object");
   const Json* type = json.find("model_type");
-  if (type == nullptr) return "gpt2";
   std::vector<std::string> known;
   for (const std::string& family : family_names()) {
     known.push_back(foreign_family(family).model_type());
-    if (type->dump() == Json(known.back()).dump()) return family;
+    if (type != nullptr && type->dump() == Json(known.back()).dump()) return family;
   }
-  config.refuse("model_type",
-                fmt::format("is {}; supported: \"{}\"", type->dump(), fmt::join(known, "\", \"")));
+  const std::string supported = fmt::format("supported: \"{}\"", fmt::join(known, "\", \""));
+  if (type != nullptr)
+    config.refuse("model_type", fmt::format("is {}; {}", type->dump(), supported));
+  if (config.find("n_layer") == nullptr || config.find("n_embd") == nullptr)
+    config.refuse("model_type",
+                  fmt::format("is missing, as is n_layer or n_embd, by which GPT-2's files without "
+                              "it are known; {}",
+                              supported));
+  notes.push_back("config.json has no model_type; its n_layer and n_embd are read as GPT-2's");
+  return "gpt2";
 }
 
 }  // namespace strait::convert

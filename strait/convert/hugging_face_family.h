@@ -55,8 +55,9 @@ const ForeignFamily* rotary_family(const std::string& family);
 
 /// By model.family of ours. InternalError for others.
 const ForeignFamily& foreign_family(const std::string& family);
-/// model.family by config.json's model_type (gpt2 where it is absent). UserError naming `path` and
-/// the key.
-std::string family_of_config(const Json& config, const std::string& path);
+/// model.family by config.json's model_type; gpt2 where it is absent beside GPT-2's sizes, as in
+/// its first files, which `notes` gets. UserError naming `path` and the key.
+std::string family_of_config(const Json& config, const std::string& path,
+                             std::vector<std::string>& notes);
 
 }  // namespace strait::convert

@@ -171,7 +171,6 @@ void report_step(device::Arithmetic& arithmetic, const Instance& instance) {
   } else {
     std::array<double, strategy::kNumAgreed> agreed{};
     arithmetic.get(instance.read(strategy::kReportedAgreed), agreed.data(), sizeof(agreed));
-    report[strategy::kBorderLossSum] = agreed[strategy::kLossSum];
     report[strategy::kBorderSenders] = 1;
     report[strategy::kBorderStopRequests] = agreed[strategy::kStopRequests];
   }

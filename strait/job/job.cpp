@@ -194,8 +194,9 @@ void check_empty_batches(const Job& job) {
 }
 
 /// Of a sequence in which a token attends to as many as in those of the run, on average.
-int64_t attended_length(const Job& job) {
-  return job.documents ? job.documents->attended_length() : job.design.run.model.shape.context;
+int64_t attended_length(const strategy::Design& design) {
+  const int64_t documents = design.shape.document_tokens;
+  return documents > 0 ? documents : design.run.model.shape.context;
 }
 
 }  // namespace
@@ -238,7 +239,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
     job.changes = check_resume(job.design, *job.corpus, job.modules_hash, *job.resume);
   job.simulated = predict::simulate(job.design);
   job.cost = predict::price(job.design);
-  job.model_flops_per_token = model_flops_per_token(job.design.shape, attended_length(job));
+  job.model_flops_per_token = model_flops_per_token(job.design.shape, attended_length(job.design));
   job.peak_flops_per_second =
       static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);
   if (!resuming) job.folder = folder_of(run, on_lead);

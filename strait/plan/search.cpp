@@ -163,6 +163,20 @@ void search_stages(const Run& run, const Setting& setting, SearchResult& result)
   }
 }
 
+/// Every order of the stages of a candidate; its own is known.
+Trials orders_beside(Candidate usual) {
+  Trials trials{orders_of_stages(usual.design.run), {}};
+  const PipelineOptions& own = usual.design.run.pipeline;
+  const auto at = std::ranges::find_if(trials.runs, [&](const Run& one) {
+    return one.pipeline.order == own.order && one.pipeline.chunks_per_stage == own.chunks_per_stage;
+  });
+  ensure(at != trials.runs.end(), "plan: the order of a run is not among those of its stages");
+  usual.design.run = *at;
+  trials.runs.erase(at);
+  trials.known.push_back(std::move(usual));
+  return trials;
+}
+
 constexpr size_t kMostMixtures = 8;
 constexpr int64_t kMostFittingMixtures = 3;
 
@@ -189,7 +203,7 @@ void search_mixtures(const Run& run, const Setting& setting, SearchResult& resul
     } else if (mixture.mesh.axes.stage == 1) {
       go_on(usual);
     } else {
-      search_fastest({orders_of_stages(mixture), {}}, setting, staging_text, go_on, result);
+      search_fastest(orders_beside(std::move(usual)), setting, staging_text, go_on, result);
     }
     if (result.candidates.size() > before) ++fitting;
   }

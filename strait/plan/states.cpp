@@ -238,7 +238,7 @@ void search_fastest(const Trials& trials, const Setting& setting,
       reasons[at] = error.what();
     }
   });
-  std::vector<Candidate> tried;
+  std::vector<Candidate> tried = trials.known;
   for (size_t at = 0; at < found.size(); ++at)
     if (found[at])
       tried.push_back(*std::move(found[at]));

@@ -48,9 +48,9 @@ void search_states(const Run& run, const Setting& setting, const Limits& limits,
 void search_mesh(const Run& run, const Setting& setting, const Limits& limits,
                  SearchResult& result);
 
-/// One candidate of every run. With the fastest of those that fit, or where none does with the one
-/// that needs the least memory, `go_on` searches. `text` names a run that only a batch of the data
-/// refuses.
+/// One candidate of every run that has none yet. With the fastest of those that fit, or where none
+/// does with the one that needs the least memory, `go_on` searches. `text` names a run that only a
+/// batch of the data refuses.
 void search_fastest(const Trials& trials, const Setting& setting,
                     const std::function<std::string(const Run&)>& text,
                     const std::function<void(const Candidate&)>& go_on, SearchResult& result);

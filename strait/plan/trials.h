@@ -22,6 +22,7 @@ inline bool searches(const Run& run, const char* what) {
 struct Trials {
   std::vector<Run> runs;
   std::vector<Rejection> refused;
+  std::vector<Candidate> known = {};  // of further runs, composed already
 };
 
 /// Throws UserError for a run that cannot be.

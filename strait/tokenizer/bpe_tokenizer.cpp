@@ -8,6 +8,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/tokenizer/bpe_json.h"
+#include "strait/tokenizer/byte_alphabet.h"
 #include "strait/tokenizer/subword/characters.h"
 #include "strait/tokenizer/subword/merge_queue.h"
 #include "strait/tokenizer/utf8.h"
@@ -78,9 +79,9 @@ BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)), pattern_(
   for (int byte = 0; byte < 256; ++byte)
     if (token_of_byte_[byte] == kNone)
       throw UserError(
-          fmt::format("the vocabulary has no token for byte 0x{:02x}; only byte-level "
+          fmt::format("the vocabulary has no token \"{}\" for byte 0x{:02x}; only byte-level "
                       "vocabularies with all 256 bytes are supported",
-                      byte));
+                      bytes_to_visible(std::string(1, static_cast<char>(byte))), byte));
   if (model_.ignore_merges)
     for (size_t token = 0; token < model_.tokens.size(); ++token)
       if (!whole[token])

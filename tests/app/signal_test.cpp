@@ -365,6 +365,23 @@ TEST(Hang, ARankThatStallsEndsTheRunWithFourAndIsNamedInTheReport) {
             error.at("operation").as_string());
 }
 
+TEST(Signals, ABenchmarkOfCheckpointsRemovesItsFolder) {
+  const TemporaryFolder folder;
+  const RandomStream stream(5, "signals to benchmarks");
+  const std::string disk = folder.path() + "/disk", log = folder.path() + "/log";
+  std::filesystem::create_directories(disk);
+  int turn = 0;
+  for (const int number : {SIGTERM, SIGINT, SIGTERM, SIGINT}) {
+    Child bench({"bench", "checkpoint", "--folder", disk, "--bytes", "67108864"}, log);
+    while (bench.running() && std::filesystem::is_empty(disk)) test::sleep_seconds(0.001);
+    test::sleep_seconds(0.2 * stream.uniform(static_cast<uint64_t>(turn++)));
+    ASSERT_TRUE(bench.running()) << read_file(log);
+    bench.signal(number);
+    EXPECT_EQ(bench.wait(), 128 + number) << read_file(log);
+    EXPECT_TRUE(std::filesystem::is_empty(disk)) << turn;
+  }
+}
+
 /// A folder that the process of a death test shares with this one; such a process ends without
 /// destructors.
 class BuildFolder {

@@ -22,6 +22,7 @@
 #include "strait/base/process_identity.h"
 #include "tests/pace.h"
 #include "tests/sanitized.h"
+#include "tests/unprivileged.h"
 
 namespace strait {
 namespace {
@@ -165,6 +166,20 @@ TEST_F(LockFileTest, TheOwnerTouchesItsFile) {
 TEST_F(LockFileTest, AFileThatNamesNobodyIsHeldOnlyWhileItIsTouched) {
   std::ofstream(path_.string()) << "torn";
   const LockFile lock(path_, "the folder", {10, 0.1});
+}
+
+TEST_F(LockFileTest, ALockThatMayNotBeReadIsToldAtOnce) {
+  leave(process_elsewhere(), "a");
+  const test::Forbidden forbidden(path_);
+  const double began = now_seconds();
+  try {
+    const LockFile lock(path_, "the folder");
+    ADD_FAILURE() << "taken";
+  } catch (const InputOutputError& error) {
+    EXPECT_EQ(error.what(), "cannot tell who uses the folder: cannot read " + path_.string() +
+                                ": Permission denied");
+  }
+  EXPECT_LT(now_seconds() - began, 30);
 }
 
 TEST_F(LockFileTest, AKilledOwnersLockIsTakenAtOnce) {

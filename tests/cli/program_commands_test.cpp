@@ -97,6 +97,58 @@ TEST_F(ProgramCommands, AReplicaWithNoneToAgreeWithIsToldOf) {
   }
 }
 
+TEST_F(ProgramCommands, CodecsOfWhatIsNotSentAreToldOf) {
+  const std::string policy = "[sync]\npolicy = \"diloco\"\n";
+  const std::string outer = policy + "outer = { codec = \"int8\" }\n";
+  const std::string layers = "[placement]\npreset = \"ddp\"\n[compression]\ncodec = \"qsgd4\"\n";
+  const std::string hops = "[placement.codecs]\ngradients = [\"int8\"]\n";
+  const std::string no_sums = " has no effect: no gradients are summed over ranks";
+  for (const char* command : {"simulate", "verify", "plan"}) {
+    const auto told = [&](const std::string& more, const char* ranks) {
+      return answer({command, run_file(more), "--ranks", ranks, "--set", "train.steps=60", "--set",
+                     "plan.search=placement"})
+          .out;
+    };
+    EXPECT_THAT(told(outer, "1"),
+                HasSubstr("sync.outer.codec has no effect: one replica sends no differences"));
+    EXPECT_THAT(told(layers, "1"), HasSubstr("warning     compression.codec" + no_sums));
+    EXPECT_THAT(told(hops, "1"), HasSubstr("warning     placement.codecs.gradients" + no_sums));
+    EXPECT_THAT(told(policy + hops, "2"), HasSubstr("placement.codecs.gradients" + no_sums));
+    for (const std::string& more : {outer, layers, hops, policy})
+      EXPECT_THAT(told(more, "2"), Not(HasSubstr("no effect"))) << more;
+    EXPECT_THAT(told("[train]\nprecision = \"bf16\"\n", "1"), Not(HasSubstr("no effect")));
+  }
+}
+
+TEST_F(ProgramCommands, WindowsThatLeaveNothingOutAreToldOf) {
+  const auto told = [&](const std::string& preset, const std::vector<std::string>& sets) {
+    const std::string text = "[data]\ntokenizer = \"byte\"\n[model]\npreset = \"" + preset +
+                             "\"\nshape = { layers = 2, context = 64 }\n";
+    std::vector<std::string> words = {"verify", folder_.write("run.toml", text), "--ranks", "1"};
+    for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+    const Answer found = answer(words);
+    EXPECT_EQ(found.code, 0) << found.err;
+    return found.out;
+  };
+  const std::string whole = "model.shape.window = 64 has no effect: the context has 64 tokens";
+  EXPECT_THAT(told("mistral-7b", {"model.shape.window=64"}), HasSubstr("warning     " + whole));
+  EXPECT_THAT(told("mistral-7b", {"model.shape.window=63"}), Not(HasSubstr("no effect")));
+  EXPECT_THAT(told("mistral-7b", {"model.shape.window=4096"}), Not(HasSubstr("no effect")))
+      << "as the preset has it";
+  const std::string local =
+      " has no effect: every block has a window, and turns by "
+      "model.rope.local_theta = 10000.0";
+  const std::string none = "model.shape.window_pattern=0", window = "model.shape.window=8";
+  const std::string stretched =
+      told("gemma-3-270m", {none, window, "model.rope.theta=500", "model.rope.factor=2"});
+  EXPECT_THAT(stretched, HasSubstr("warning     model.rope.theta = 500.0" + local));
+  EXPECT_THAT(stretched, HasSubstr("warning     model.rope.factor = 2.0" + local));
+  EXPECT_THAT(told("gemma-3-270m", {none, window}), Not(HasSubstr("no effect")));
+  EXPECT_THAT(
+      told("gemma-3-270m", {"model.shape.window_pattern=2", window, "model.rope.theta=500"}),
+      Not(HasSubstr("no effect")));
+}
+
 TEST_F(ProgramCommands, NoPolicyThatReachesTheTargetIsNamedInShort) {
   const Answer plan =
       answer({"plan", run_file("[train]\nsteps = 10\n"), "--ranks", "2", "--cluster",

@@ -207,6 +207,22 @@ TEST_F(HuggingFace, ATrainedModelWithoutBiasesGetsZeros) {
   }
 }
 
+TEST_F(HuggingFace, AConfigWithoutAModelTypeIsReadByGpt2sSizesAlone) {
+  const std::string hf = copy(), config = hf + "/config.json";
+  const auto leave_out = [&](const std::string& key) {
+    Json::Object members = Json::parse(read_file(config), config).as_object();
+    std::erase_if(members, [&](const Json::Member& member) { return member.first == key; });
+    write_file_atomically(config, Json::from_members(std::move(members)).dump());
+  };
+  leave_out("model_type");
+  EXPECT_LT(distance(imported(hf, "run"), expected_), kLogitTolerance);
+  EXPECT_THAT(convert(hf, path("told"), "").at("notes").dump(),
+              HasSubstr("config.json has no model_type"));
+  leave_out("n_embd");
+  EXPECT_THAT(refusal(hf), AllOf(HasSubstr(config + ": model_type is missing"),
+                                 HasSubstr("supported: \"gpt2\", \"llama\"")));
+}
+
 TEST_F(HuggingFace, WhatOurModelDoesNotComputeIsRefusedByName) {
   const std::pair<const char*, Json> wrong[] = {{"activation_function", "gelu"},
                                                 {"activation_function", "relu"},

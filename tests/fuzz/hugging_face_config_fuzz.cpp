@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Json config = Json::parse({reinterpret_cast<const char*>(data), size}, "config.json");
     std::vector<std::string> notes;
-    const std::string family = convert::family_of_config(config, "config.json");
+    const std::string family = convert::family_of_config(config, "config.json", notes);
     convert::foreign_family(family).shape(config, "config.json", notes);
   } catch (const UserError&) {
     // refused, as bad input should be

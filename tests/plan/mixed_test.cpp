@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <mutex>
 #include <set>
+#include <string>
 #include <tuple>
 
 #include "strait/base/errors.h"
@@ -110,6 +113,27 @@ TEST(Mixtures, AreWhatAPlanChoosesWhereNeitherAxisIsEnough) {
     EXPECT_GT(one.candidates.front().simulated.seconds, both.candidates.front().simulated.seconds)
         << alone;
   }
+}
+
+/// The fastest order is composed again, with what is searched of it.
+TEST(Mixtures, OfTheOrdersOfAMeshOneIsComposedTwice) {
+  std::mutex mutex;
+  std::map<Sizes, std::map<std::string, int64_t>> composed;
+  const auto run = planned(large({"plan.search=mesh,pipeline"}));
+  search(run, 32, 50257, nullptr, [&](const strait::Run& one) {
+    if (one.mesh.axes.x == 1 || one.mesh.axes.stage == 1) return;
+    const std::string batch = std::to_string(one.train.global_batch_size);  // of a shorter step
+    const std::lock_guard lock(mutex);
+    ++composed[sizes_of(one)][batch + ", " + candidate_text(one)];
+  });
+  bool any = false;
+  for (const auto& [sizes, ways] : composed) {
+    std::map<std::string, int64_t> again;  // by the sequences of a step, of which each way has two
+    for (const auto& [way, count] : ways) again[way.substr(0, way.find(','))] += count - 1;
+    for (const auto& [batch, count] : again) EXPECT_LE(count, 1) << batch << " sequences";
+    any = any || ways.size() > 2;
+  }
+  EXPECT_TRUE(any);
 }
 
 }  // namespace

@@ -156,8 +156,8 @@ TEST(Policies, OneFragmentIsInFlight) {
       elements[policy.fragment_of(unit.name, one.design.shape.options.layers)] += unit.elements;
     ASSERT_EQ(policy.fragments, 2);
     const auto most = static_cast<double>(*std::ranges::max_element(elements));
-    // All-reduced over four replicas, with 24 bytes of scalars each; units are padded a little.
-    const double sent = 2.0 * 3 / 4 * 4 * most + 24;
+    // All-reduced over four replicas, with 16 bytes of scalars each; units are padded a little.
+    const double sent = 2.0 * 3 / 4 * 4 * most + 16;
     EXPECT_NEAR(static_cast<double>(one.policy->peak_bytes_in_flight), sent, 0.002 * sent);
   }
 }

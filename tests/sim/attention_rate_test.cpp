@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "strait/config/parse.h"
 #include "strait/cost/cost.h"
 #include "strait/data/corpus.h"
+#include "strait/data/document_windows.h"
 #include "strait/data/token_batches.h"
 #include "strait/program/classes.h"
 #include "strait/program/program.h"
@@ -208,6 +210,26 @@ TEST(AttentionRate, DocumentsOfDataAreAsLongAsTheyAre) {
   const double length = static_cast<double>(batches.attended_length());
   EXPECT_LE(length, 32);
   EXPECT_NEAR(counted[1], counted[0] * length / kContext, 1e-9 * counted[1]);
+}
+
+/// Windows hold documents, and attention stays inside of each: utilisation, operations and times
+/// count that.
+TEST(AttentionRate, WindowsOfDocumentsCountTheAttentionInside) {
+  const auto run = run_of({"train.global_batch_size=4",
+                           "data.path=synthetic:lengths/corpus/scale=0.01/longest=32/tokens=4000"});
+  const Corpus corpus = make_corpus(run.data);
+  ASSERT_TRUE(corpus.training.has_documents());
+  const auto length = std::round(attended_in_windows(corpus.training, 128));
+  EXPECT_LE(length, 32);
+  const double linear = 6 * (kLayers * 12 * kWidth * kWidth + 256 * kWidth);
+  const double of_each = 6 * kLayers * kWidth;  // of a token, for each one that it attends to
+  for (const bool known : {false, true}) {
+    strategy::Design design = strategy::make_design(run, 1, 256, 1, known ? &corpus : nullptr);
+    const double attended = known ? length : kContext;
+    EXPECT_NEAR(design.model_flops_per_token, linear + of_each * attended, 1e-6 * linear);
+    set_rates(design.cluster, 1e30, 1e9);
+    expect_seconds(design, of_each * attended * 4 * kContext / 1e9);
+  }
 }
 
 /// Utilisation counts the attention of the documents, not of sequences as long as the context.

@@ -164,6 +164,25 @@ TEST(LayerCodecs, FactorsOfLowRankMoveTheirBytesAlone) {
   }
 }
 
+TEST(LayerCodecs, ACodecInWhichNoLayerIsSentIsRefused) {
+  // The embedding has 65 rows of 128.
+  const std::string largest = std::to_string(4 * 128 * 128);
+  const std::string too_small =
+      "compression.skip_below_elements=" + std::to_string(4 * 128 * 128 + 1);
+  EXPECT_EQ(refusal({"compression.skip_below_elements=" + largest}), "accepted");
+  EXPECT_THAT(
+      refusal({too_small}),
+      HasSubstr("compression.codec = \"qsgd4/64\" cannot take effect: the largest layer has " +
+                largest +
+                " elements, fewer than compression.skip_below_elements = 65537; "
+                "the nearest valid choice is \"none\", or "
+                "compression.skip_below_elements = " +
+                largest));
+  EXPECT_THAT(refusal({"compression.codec=powersgd/100000"}),
+              HasSubstr("the nearest valid choice is \"none\""));
+  EXPECT_NO_THROW(designed({too_small}, 1));
+}
+
 TEST(LayerCodecs, OneRankSendsNothing) {
   EXPECT_TRUE(designed({}, 1).placement.layers.empty());
   EXPECT_TRUE(designed({"compression.codec=none"}).placement.layers.empty());

@@ -350,6 +350,14 @@ TEST(BpeJson, EveryUnsupportedPartIsNamed) {
     change(json);
     expect_user_error([&] { parse_tokenizer(json.dump(), "file.json"); }, parts);
   };
+  refuse(
+      [](Json& j) {
+        Json::Object members = j.at("model").at("vocab").as_object();
+        for (auto& [token, id] : members)
+          if (token == "Ċ") token = "ĊĊ";
+        j["model"]["vocab"] = Json::from_members(std::move(members));
+      },
+      {"file.json", "no token \"Ċ\" for byte 0x0a"});
   const auto typed = [](const char* type) { return Json::object({{"type", type}}); };
   refuse([&](Json& j) { j["normalizer"] = typed("NFKC"); },
          {"file.json", "normalizer \"NFKC\"", "NFC, or none"});

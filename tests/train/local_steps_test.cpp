@@ -291,13 +291,13 @@ Bytes bytes_of(const Ledger& ledger) {
   return bytes;
 }
 
-/// What replicas of one rank send at the borders of the fragments from `first` on: three scalars
+/// What replicas of one rank send at the borders of the fragments from `first` on: two scalars
 /// each, and the differences of its units, summed, or in pieces to all others.
 Bytes sent_at_borders(const strategy::Design& design, int64_t first) {
   const strategy::Policy& policy = design.policy;
   const int64_t r = policy.replicas;
   Bytes bytes;
-  bytes["all-reduce"] = (policy.fragments - first) * 2 * (r - 1) * 3 * 8;
+  bytes["all-reduce"] = (policy.fragments - first) * 2 * (r - 1) * 2 * 8;
   for (const UnitShape& unit : design.shape.units)
     if (policy.fragment_of(unit.name, design.shape.options.layers) < first)
       continue;

@@ -352,8 +352,7 @@ Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores
   design.shape.head_ranks = head_ranks(run, design.cluster, design.mesh.axis("sequence"));
   design.shape.engine = sequence_engine(run, design.batch.sequence_tokens, design.shape.head_ranks);
   design.shape.splits_rows = run.tensor.sequence_parallel;
-  if (corpus != nullptr && run.train.global_batch_tokens > 0)
-    design.shape.document_tokens = attended_length(run, *corpus);
+  if (corpus != nullptr) design.shape.document_tokens = attended_length(run, *corpus);
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages
   design.pipeline = pipeline_form(design);
@@ -375,6 +374,7 @@ Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores
                            "compression.codec = \"qsgd4\" with a smaller "
                            "compression.skip_below_elements",
                            run.compression.adapt, run.compression.codec));
+  require_compressed_layer(run, design.shape, design.placement.layers);
   design.placement.layers_change = design.adapt.adapts();
   if (plans_documents(run))
     design.planner = std::make_shared<const BatchPlanner>(run, design.cluster, design.mesh,

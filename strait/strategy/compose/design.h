@@ -55,7 +55,7 @@ struct Design {
   std::shared_ptr<const BatchPlanner> planner;
   Dtype dtype = Dtype::kFloat32;
   /// Of the model, forward and backward, per token of the batch that `programs` are composed for;
-  /// of batches of documents that are not planned, of any.
+  /// where it is not planned, of any. Attention counts inside of documents alone.
   double model_flops_per_token = 0;
   program::ProgramSet programs;
   /// Of the planned batches that were looked at the one in which a rank has most tokens, an
@@ -67,9 +67,9 @@ struct Design {
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's
-/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Where batches are
-/// of documents, `corpus` tells how long these are, and where they are planned the batch that
-/// stands for all is from it (expected_batch.h); without it, documents are as long as the context.
+/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. `corpus` tells
+/// how long documents are, in batches or windows, and where batches are planned the one that stands
+/// for all is from it (expected_batch.h); without it, documents are as long as the context.
 /// Errors: UserError with file, line, key.
 Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0,
                    const Corpus* corpus = nullptr);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/data/document_loader.h"
+#include "strait/data/document_windows.h"
 #include "strait/sequence/balanced.h"
 #include "strait/sequence/remap.h"
 
@@ -104,7 +106,10 @@ ExpectedLengths expected_of(const BatchPlanner& planner, const std::vector<RowLe
 }  // namespace
 
 int64_t attended_length(const Run& run, const Corpus& corpus) {
-  return batches_of(run, corpus).attended_length();
+  if (run.train.global_batch_tokens > 0) return batches_of(run, corpus).attended_length();
+  if (!corpus.training.has_documents()) return 0;
+  const double length = attended_in_windows(corpus.training, run.model.shape.context);
+  return std::max<int64_t>(1, std::llround(length));
 }
 
 ExpectedLengths expected_lengths(const Run& run, int64_t data_ranks, const BatchPlanner& planner,

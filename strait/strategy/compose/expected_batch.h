@@ -9,7 +9,8 @@
 
 namespace strait::strategy {
 
-/// Of the document in which a token of the run's batches stands, on average.
+/// Of the document, or what a window has of it, in which a token of the run's batches stands, on
+/// average; 0 where sequences are of one stream.
 int64_t attended_length(const Run& run, const Corpus& corpus);
 
 /// Lengths of documents, by row: that of a data-parallel rank.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "strait/compression/low_rank.h"
 #include "strait/config/check_mesh.h"
 #include "strait/config/keys.h"
@@ -99,6 +101,30 @@ void read_compression(const Run& run, Placement& placement) {
   check_codec(run, spec);
   check_surroundings(run, placement);
   for (codec::CodecSpec& gradients : placement.codecs.gradients) gradients = spec;
+}
+
+void require_compressed_layer(const Run& run, const ModelShape& shape,
+                              const std::vector<codec::Runs>& layers) {
+  const auto is_sent = [](const codec::Run& one) {
+    return one.codec.kind != codec::CodecKind::kNone;
+  };
+  const auto has_one = [&](const codec::Runs& unit) {
+    return std::ranges::any_of(unit.runs, is_sent);
+  };
+  if (layers.empty() || std::ranges::any_of(layers, has_one)) return;
+  const codec::CodecSpec spec = codec::parse_codec(run.compression.codec, kKey);
+  int64_t largest = 0;
+  for (const UnitShape& unit : shape.units)
+    for (const ParameterShape& parameter : unit.parameters)
+      if (parameter.dims.size() > 1 && fits(spec, parameter))
+        largest = std::max(largest, parameter.elements());
+  if (largest == 0)
+    refuse(run, "no layer has two dims, or factors that are smaller than it", "\"none\"");
+  refuse(run,
+         fmt::format("the largest layer has {} elements, fewer than "
+                     "compression.skip_below_elements = {}",
+                     largest, run.compression.skip_below_elements),
+         fmt::format("\"none\", or compression.skip_below_elements = {}", largest));
 }
 
 }  // namespace strait::strategy

@@ -23,4 +23,9 @@ std::vector<codec::Runs> layer_codecs(const CompressionOptions& options, const M
 /// of the section without a codec.
 void read_compression(const Run& run, Placement& placement);
 
+/// UserError where none of `layers`, which layer_codecs gave, is sent in compression.codec; none of
+/// no layers.
+void require_compressed_layer(const Run& run, const ModelShape& shape,
+                              const std::vector<codec::Runs>& layers);
+
 }  // namespace strait::strategy

@@ -71,6 +71,6 @@ enum TakeReportsOperand : int { kTakenScalars, kTakenBorder };
 
 /// "border": what all replicas agreed on when a result was last taken up. kBorderSenders: those
 /// whose differences it holds; 0 where a run goes on behind its end.
-enum BorderValue : int { kBorderLossSum, kBorderSenders, kBorderStopRequests, kNumBorderValues };
+enum BorderValue : int { kBorderSenders, kBorderStopRequests, kNumBorderValues };
 
 }  // namespace strait::strategy
