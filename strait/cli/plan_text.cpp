@@ -105,8 +105,7 @@ namespace {
 
 void warn_of_policy(const strategy::Policy& policy, int64_t data_ranks,
                     std::vector<std::string>& lines) {
-  if (!policy.local_steps()) return;
-  if (policy.replicas == 1 && data_ranks > 1)
+  if (policy.local_steps() && policy.replicas == 1 && data_ranks > 1)
     lines.push_back(fmt::format(
         "warning     all {} data ranks are one replica, which has none to agree with: gradients "
         "are reduced in every step, and sync.outer.codec has no effect",
