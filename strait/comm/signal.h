@@ -37,9 +37,10 @@ class Signal {
     return result;
   }
 
-  /// The same for a deadline on `clock`.
+  /// The same for a deadline on `clock`; without one, SteadyTime::max(), nobody looks at it.
   template <class Ready>
   bool wait(const Ready& ready, WaitClock& clock, SteadyTime deadline) {
+    if (deadline == SteadyTime::max()) return wait(ready, deadline);
     while (clock.now() < deadline)
       if (wait(ready, std::min(clock.steady(deadline), deadline_after(WaitClock::kLookSeconds))))
         return true;

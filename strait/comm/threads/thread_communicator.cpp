@@ -316,10 +316,7 @@ void ThreadCommunicator::work() {
     const auto woken = [&] {
       return stopping_.load() || may_run() || sends_changed_.load() || (alarm.rung() && !alarmed);
     };
-    if (expiry == SteadyTime::max())
-      work_signal_->wait(woken, expiry);
-    else
-      work_signal_->wait(woken, hub_->clock, expiry);
+    work_signal_->wait(woken, hub_->clock, expiry);
     alarmed = alarm.rung();
     expire_sends();
   }
