@@ -94,7 +94,7 @@ Json evaluate_command(const cli::Command& command, cli::Output& output) {
   const double began = now_seconds();
   const double loss = train::evaluate_checkpoint(job);
   const double seconds = now_seconds() - began;
-  const double bits = bits_per_byte(loss, corpus.validation);
+  const double bits = bits_per_byte(loss, validation.scored(job.plan.windows));
   const int64_t tokens = job.plan.windows * run.model.shape.context;
   output.line(fmt::format("{}: step {}, {} windows of {}", reader.path(), reader.manifest().step,
                           job.plan.windows, corpus.source));

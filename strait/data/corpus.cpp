@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
-#include <numbers>
 #include <string_view>
 
 #include "strait/base/errors.h"
@@ -214,12 +212,6 @@ Corpus make_corpus(OpenData data, const DataOptions& options,
 Corpus make_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing,
                    int threads) {
   return make_corpus(open_data(options), options, std::move(existing), threads);
-}
-
-double bits_per_byte(double mean_loss, const TokenPart& part) {
-  if (part.scored_bytes <= 0) return std::numeric_limits<double>::quiet_NaN();
-  return mean_loss * static_cast<double>(part.scored_tokens) /
-         (static_cast<double>(part.scored_bytes) * std::numbers::ln2);
 }
 
 }  // namespace strait

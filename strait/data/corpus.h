@@ -103,8 +103,4 @@ Corpus make_corpus(OpenData data, const DataOptions& options,
 Corpus make_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing = nullptr,
                    int threads = 1);
 
-/// Bits per byte of text from the mean loss in nats over the scored tokens of a part; NaN where no
-/// bytes are known.
-double bits_per_byte(double mean_loss, const TokenPart& part);
-
 }  // namespace strait

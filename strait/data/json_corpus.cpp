@@ -142,18 +142,17 @@ int64_t text_bytes_of(const std::vector<std::string>& files, const DataOptions& 
 }
 
 /// The text of the training part, for learning merges: none of separators, which a token stands
-/// for.
+/// for, so that the cut does not count them either.
 std::string training_text(const DataFiles& files, const DataOptions& options) {
-  const size_t ending_bytes = ending(options).size();
   int64_t most = INT64_MAX;
   if (files.validation.empty())
-    most = training_share(options, text_bytes_of(files.training, options, ending_bytes));
+    most = training_share(options, text_bytes_of(files.training, options, 0));
   std::string all;
   int64_t position = 0;
   for (const std::string& file : files.training)
     read_json_lines(file, options.text_field, [&](const std::string& text, int64_t) {
       if (position < most) all += (all.empty() ? "" : "\n") + text;
-      position += static_cast<int64_t>(text.size() + ending_bytes);
+      position += static_cast<int64_t>(text.size());
     });
   return all;
 }

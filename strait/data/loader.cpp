@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <numbers>
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
@@ -161,8 +163,26 @@ void SequenceLoader::fill(std::span<const int64_t> numbers, BatchBuffer& batch) 
   }
 }
 
+int64_t SequenceLoader::counted(int64_t first, int64_t count) const {
+  int64_t counted = count * context_;
+  if (!part_.has_documents() || part_.record > 0) return counted;
+  std::vector<int32_t> targets(static_cast<size_t>(context_));
+  for (int64_t number = first; number < first + count; ++number) {
+    const int64_t start = window_start(number);
+    if (part_.document_token) part_.tokens.read(start + 1, targets);
+    for_each_start(part_, start, targets, [&](int64_t) { --counted; });
+  }
+  return counted;
+}
+
+double bits_per_byte(double mean_loss, const ScoredText& text) {
+  if (text.bytes <= 0) return std::numeric_limits<double>::quiet_NaN();
+  return mean_loss * static_cast<double>(text.tokens) /
+         (static_cast<double>(text.bytes) * std::numbers::ln2);
+}
+
 ValidationWindows::ValidationWindows(const Corpus& corpus, int64_t context)
-    : part_(corpus.validation), context_(context) {
+    : part_(corpus.validation), tokenizer_(corpus.tokenizer.get()), context_(context) {
   ensure(context >= 1, "ValidationWindows: context must be at least 1");
   const int64_t targets = part_.tokens.size() - tokens_behind(part_);
   windows_ = targets < 1 ? 0 : (targets + context - 1) / context;
@@ -176,6 +196,22 @@ void ValidationWindows::fill(int64_t first, int64_t count, BatchBuffer& batch) c
     batch.sequences[row] = window;
     fill_row(part_, window < windows_ ? window * context_ : size, context_, row, batch);
   }
+}
+
+ScoredText ValidationWindows::scored(int64_t count) const {
+  ScoredText whole{part_.scored_tokens, part_.scored_bytes}, some;
+  if (count >= windows_ || whole.bytes <= 0 || tokenizer_ == nullptr) return whole;
+  BatchBuffer window;
+  for (int64_t number = 0; number < count; ++number) {
+    fill(number, 1, window);
+    for (const int32_t target : window.targets) {
+      if (target == kIgnoredTarget) continue;
+      ++some.tokens;  // the end of a document stands for no text
+      if (target != tokenizer_->end_of_document())
+        some.bytes += static_cast<int64_t>(tokenizer_->token_bytes(target).size());
+    }
+  }
+  return some;
 }
 
 }  // namespace strait

@@ -71,6 +71,9 @@ class SequenceLoader {
   void fill(int64_t first, int64_t count, BatchBuffer& batch) const;
   /// The same for any list of numbers.
   void fill(std::span<const int64_t> numbers, BatchBuffer& batch) const;
+  /// Targets of the sequences `first` .. `first + count - 1` that are scored. Thread-safe;
+  /// O(count + documents in them), or, where documents begin with a token, O(count * T).
+  int64_t counted(int64_t first, int64_t count) const;
 
  private:
   /// The window at a place of an epoch: a bijection of 0 .. windows_per_epoch() - 1.
@@ -82,6 +85,15 @@ class SequenceLoader {
   int64_t windows_;
   int64_t phases_;  // how many phases are possible
 };
+
+/// What windows score.
+struct ScoredText {
+  int64_t tokens = 0;
+  int64_t bytes = 0;  // 0 = not known
+};
+
+/// Bits per byte of text from the mean loss in nats over its tokens; NaN where no bytes are known.
+double bits_per_byte(double mean_loss, const ScoredText& text);
 
 /// The validation part once, in order: window i has the targets of positions i * T + 1 .. (i + 1) *
 /// T, so each token but the first is a target once. Positions behind the end have input 0 and
@@ -97,9 +109,12 @@ class ValidationWindows {
   int64_t windows() const { return windows_; }
   /// Writes the windows `first` .. `first + count - 1`. Thread-safe; O(count * T).
   void fill(int64_t first, int64_t count, BatchBuffer& batch) const;
+  /// What the first `count` windows score. O(1) for all of them, else O(count * T).
+  ScoredText scored(int64_t count) const;
 
  private:
   const TokenPart& part_;
+  const Tokenizer* tokenizer_;  // may be null
   int64_t context_;
   int64_t windows_;
 };

@@ -62,10 +62,12 @@ DataForm form_of(const std::string& path) {
   return is_json_lines(path) ? DataForm::kJsonLines : DataForm::kText;
 }
 
-bool is_for_validation(const std::string& path) {
-  const std::string name = fs::path(path).filename().string();
+/// By a word of its name, or of the name of a folder below `folder` that it lies in.
+bool is_for_validation(const std::string& path, const std::string& folder) {
+  std::string name = fs::path(path).lexically_relative(folder).string();
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   for (size_t begin = 0; begin < name.size();) {
-    const size_t end = std::min(name.find_first_of("_-.", begin), name.size());
+    const size_t end = std::min(name.find_first_of("_-./", begin), name.size());
     const std::string word = name.substr(begin, end - begin);
     if (word == "val" || word == "valid" || word == "validation") return true;
     begin = end + 1;
@@ -119,7 +121,7 @@ DataFiles find_in_folder(const DataOptions& options) {
   }
   for (std::string path : found[files.form]) {
     if (files.form == DataForm::kMegatron) path = without_ending(path);
-    auto& part = is_for_validation(path) ? files.validation : files.training;
+    auto& part = is_for_validation(path, options.path) ? files.validation : files.training;
     if (part.empty() || part.back() != path) part.push_back(path);  // .bin and .idx are neighbours
   }
   if (files.training.empty())
@@ -194,13 +196,16 @@ void check_data_options(const DataOptions& options, const DataFiles& files) {
     useless(
         "data.tokenizer", options.tokenizer,
         "it is for data that are tokens already; choose byte, char, bpe:4096 or a tokenizer.json");
+  const bool images = has_images(options);
   if (synthetic && options.document_separator != defaults.document_separator)
     useless("data.document_separator", options.document_separator,
-            "its documents are known; leave it at \"\"");
-  if (synthetic && options.tokenizer != defaults.tokenizer && !names_ids(options.tokenizer))
+            fmt::format("{}; leave it at \"\"",
+                        images ? "images are no documents" : "its documents are known"));
+  if (synthetic && !images && options.tokenizer != defaults.tokenizer &&
+      !names_ids(options.tokenizer))
     useless("data.tokenizer", options.tokenizer,
             "it has no text; name as many tokens as you want, as in \"ids:50257\"");
-  if (has_images(options) && options.tokenizer != defaults.tokenizer)
+  if (images && options.tokenizer != defaults.tokenizer)
     useless("data.tokenizer", options.tokenizer,
             fmt::format("tokens are levels of a color; leave it at \"{}\"", defaults.tokenizer));
   if (!text && !json && tokenizer_is_trained(options.tokenizer))

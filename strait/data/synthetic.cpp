@@ -236,10 +236,14 @@ SyntheticImages parse_images(const std::string& path) {
                       refuse_member(path, name, {"size", "colors", "count"});
                     }
                   });
+  if (images.pixels() > kMostTokens / 2)
+    refuse(path, fmt::format("two images of {} numbers are more than {}; nearest: size={}",
+                             images.pixels(), kMostTokens,
+                             static_cast<int64_t>(std::sqrt(kMostTokens / 2 / images.colors))));
   if (images.count > kMostTokens / images.pixels())
-    refuse(path, fmt::format("{} images of {} numbers are more than {}; nearest: count={}",
-                             images.count, images.pixels(), kMostTokens,
-                             std::max<int64_t>(2, kMostTokens / images.pixels())));
+    refuse(path,
+           fmt::format("{} images of {} numbers are more than {}; nearest: count={}", images.count,
+                       images.pixels(), kMostTokens, kMostTokens / images.pixels()));
   return images;
 }
 

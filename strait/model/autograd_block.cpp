@@ -6,6 +6,8 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <string_view>
+
 #include "strait/base/errors.h"
 #include "strait/model/decoder_blocks.h"
 #include "strait/model/foreign_memory.h"
@@ -79,6 +81,11 @@ at::Tensor AutogradBlock::call_function(const std::vector<at::Tensor>& parameter
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
+    if (std::string_view(error.what()).find("allocate memory") != std::string_view::npos)
+      throw NothingFits(fmt::format(
+          "block {} needs more memory than the system gives for a micro-batch of {}: {}; a smaller "
+          "train.micro_batch_size needs less",
+          unit_.name, batch, error.what_without_backtrace()));
     throw UserError(fmt::format("the module of block {} failed: {}", unit_.name,
                                 error.what_without_backtrace()));
   } catch (const std::exception& error) {

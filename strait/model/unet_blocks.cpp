@@ -20,7 +20,9 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kFirstNoise = 1e-4, kLastNoise = 0.02;  // Ho et al. 2020, section 4
+// Ho et al. 2020, section 4, whose process has 1,000 steps; with fewer each adds as much more, so
+// that an image becomes noise all the same (Nichol and Dhariwal 2021, whose most is this one).
+constexpr double kFirstNoise = 1e-4, kLastNoise = 0.02, kNoiseSteps = 1000, kMostNoise = 0.999;
 
 /// What a call's images are turned into, and what is asked about them.
 class Draws {
@@ -264,10 +266,12 @@ Diffusion draw_diffusion(const UnetOptions& options, uint64_t seed, bool trainin
 
 std::vector<double> kept_signal(int64_t steps) {
   std::vector<double> kept;
+  const double shorter = kNoiseSteps / static_cast<double>(steps);
   double product = 1.0;
   for (int64_t step = 0; step < steps; ++step) {
-    const double along = steps > 1 ? static_cast<double>(step) / static_cast<double>(steps - 1) : 0;
-    product *= 1.0 - (kFirstNoise + (kLastNoise - kFirstNoise) * along);
+    const double along = steps > 1 ? static_cast<double>(step) / static_cast<double>(steps - 1) : 1;
+    const double noise = kFirstNoise + (kLastNoise - kFirstNoise) * along;
+    product *= 1.0 - std::min(kMostNoise, noise * shorter);
     kept.push_back(product);
   }
   return kept;

@@ -46,7 +46,8 @@ struct Diffusion {
 Diffusion draw_diffusion(const UnetOptions& options, uint64_t seed, bool training,
                          int64_t sequence);
 
-/// Products of 1 - b over the steps up to each, where b grows linearly from 1e-4 to 0.02.
+/// Products of 1 - b over the steps up to each, where b grows linearly from 1e-4 to 0.02 in 1,000
+/// steps; in another number, by 1,000 / steps of that, at most 0.999.
 std::vector<double> kept_signal(int64_t steps);
 
 }  // namespace strait::model

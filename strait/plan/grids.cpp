@@ -71,14 +71,16 @@ Trials quietest_grids(const Run& run, const Setting& setting, size_t most, const
 
 Trials grids_of_unet(const Run& run, int64_t ranks, const Require& require) {
   Trials trials;
-  for (int64_t x = 1; x <= ranks; x *= 2)
-    for (int64_t y = 1; x * y <= ranks; y *= 2) {
+  for (int64_t x = 1; x <= ranks; ++x)
+    for (int64_t y = 1; ranks % x == 0 && x * y <= ranks; ++y) {
       if (x * y == 1 || ranks % (x * y) != 0) continue;
       Run trial = on_grid(run, x, y);
       try {
         require(trial);
-      } catch (const UserError&) {
-        continue;  // what its channels do not allow
+      } catch (const UserError& error) {  // what its channels do not allow
+        if (trials.refused.empty())
+          trials.refused.push_back(refusal(grid_text(trial), error.what(), 1));
+        continue;
       }
       trials.runs.push_back(std::move(trial));
     }

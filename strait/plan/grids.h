@@ -30,7 +30,7 @@ std::string grid_text(const Run& run);
 /// Of those that it cannot take the first is refused.
 Trials quietest_grids(const Run& run, const Setting& setting, size_t most, const Require& require);
 
-/// A U-Net on every grid of powers of two that it can take.
+/// A U-Net on every grid that it can take. Of those that it cannot take the first is refused.
 Trials grids_of_unet(const Run& run, int64_t ranks, const Require& require);
 
 }  // namespace strait::plan

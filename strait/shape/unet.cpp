@@ -17,6 +17,7 @@ namespace {
 using enum UnetValue;
 
 constexpr int64_t kMostImage = 4096, kMostChannels = 1 << 16, kMostLevels = 12;
+constexpr int64_t kMostContext = 10'000'000;  // as model.shape.context has it
 constexpr int64_t kMostElements = int64_t{1} << 45;
 
 [[noreturn]] void refuse(const char* key, const std::string& message) {
@@ -266,6 +267,11 @@ class Chain {
   std::vector<UnetMap> maps_;  // that leave the latest block
 };
 
+/// The largest whose numbers are a sequence.
+int64_t most_image(int64_t colors) {
+  return static_cast<int64_t>(std::sqrt(static_cast<double>(kMostContext / colors)));
+}
+
 }  // namespace
 
 bool Unet::has_residual(int64_t block) const {
@@ -307,11 +313,18 @@ void check_unet(const UnetOptions& options) {
   const int64_t halves = int64_t{1} << (levels - 1);
   if (options.image % halves != 0)
     refuse("image",
-           fmt::format("= {} cannot be halved for {} levels; the nearest valid value is {}",
-                       options.image, levels, (options.image / halves + 1) * halves));
+           fmt::format(
+               "= {} cannot be halved for {} levels; the nearest valid value is {}", options.image,
+               levels,
+               std::clamp((options.image + halves / 2) / halves, int64_t{1}, kMostImage / halves) *
+                   halves));
   check_range("attention_from", options.attention_from, 0, kMostImage);
   check_range("residual_blocks", options.residual_blocks, 1, 64);
   check_range("colors", options.colors, 1, 1024);
+  if (const int64_t most = most_image(options.colors) / halves * halves; options.image > most)
+    refuse("image", fmt::format("= {} with {} colors is more than the {} numbers of a sequence; "
+                                "the nearest valid value is {}",
+                                options.image, options.colors, kMostContext, most));
   check_range("diffusion_steps", options.diffusion_steps, 1, 1'000'000);
   const int64_t widest = std::ranges::max(options.channels);
   const int64_t maps = 2 * levels * (options.residual_blocks + 2);

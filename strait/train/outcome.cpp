@@ -12,6 +12,7 @@
 #include "strait/shape/modules.h"
 #include "strait/strategy/adapt/policy.h"
 #include "strait/trace/level_json.h"
+#include "strait/train/validation.h"
 
 namespace strait::train {
 namespace {
@@ -28,7 +29,8 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
       outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;
   body["validation_loss"] = last;
   body["best_validation_loss"] = best;
-  body["validation_bits_per_byte"] = bits_per_byte(last, job.corpus->validation);
+  body["validation_bits_per_byte"] = bits_per_byte(
+      last, job.validation->scored(evaluated_windows(*job.validation, job.design.run)));
   body["losses"] = outcome.losses;
   body["validation"] = points;
 }

@@ -200,11 +200,13 @@ execute::StepRules Trainer::rules() {
   rules.global_batch_size = documents_ ? 1 : job_.design.batch.global_batch_size;
   rules.scales_loss = job_.design.dtype == Dtype::kFloat16;
   rules.stop_requested = [&signal = shared_.signal] { return signal.load() != 0; };
-  if (documents_)
-    rules.token_weight = [this](int64_t batch) {
+  if (documents_ || (job_.loader && job_.corpus->training.has_documents()))
+    rules.token_weight = [this](int64_t first) {
       const Resolved& sizes = job_.design.batch;
+      const int64_t counted = documents_ ? documents_->counted(first)
+                                         : job_.loader->counted(first, sizes.global_batch_size);
       return static_cast<double>(sizes.global_batch_size * sizes.sequence_tokens) /
-             static_cast<double>(documents_->counted(batch));
+             static_cast<double>(std::max<int64_t>(counted, 1));
     };
   return rules;
 }

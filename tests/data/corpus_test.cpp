@@ -167,6 +167,22 @@ TEST(Documents, ScoredTokensAreTheTargetsOfTheValidationWindows) {
       const auto scored = static_cast<int64_t>(batch.targets.size()) -
                           std::count(batch.targets.begin(), batch.targets.end(), kIgnoredTarget);
       EXPECT_EQ(scored, corpus.validation.scored_tokens) << tokenizer << separator;
+      const ScoredText whole = windows.scored(windows.windows());
+      EXPECT_EQ(whole.tokens, corpus.validation.scored_tokens);
+      EXPECT_EQ(whole.bytes, corpus.validation.scored_bytes);
+      // Of some windows: what their targets stand for.
+      ScoredText some;
+      windows.fill(0, windows.windows() - 1, batch);
+      for (const int32_t target : batch.targets) {
+        if (target == kIgnoredTarget) continue;
+        ++some.tokens;
+        if (target != corpus.tokenizer->end_of_document())
+          some.bytes += static_cast<int64_t>(corpus.tokenizer->token_bytes(target).size());
+      }
+      const ScoredText first = windows.scored(windows.windows() - 1);
+      EXPECT_EQ(first.tokens, some.tokens);
+      EXPECT_EQ(first.bytes, some.bytes);
+      EXPECT_LT(first.tokens, whole.tokens);
     }
   }
 }
@@ -174,13 +190,24 @@ TEST(Documents, ScoredTokensAreTheTargetsOfTheValidationWindows) {
 TEST(Corpus, BitsPerByteOfAUniformModel) {
   // A model that knows nothing spends 8 bits on each byte, however they are counted.
   const Corpus bytes = make_corpus(testing::english(100), options_for("byte", 0.5));
-  EXPECT_DOUBLE_EQ(bits_per_byte(std::log(256.0), bytes.validation), 8.0);
-  TokenPart part;
-  part.scored_tokens = 30;
-  part.scored_bytes = 120;
-  EXPECT_DOUBLE_EQ(bits_per_byte(std::log(16.0), part),
-                   1.0);  // 4 bits per token, 4 bytes per token
-  EXPECT_TRUE(std::isnan(bits_per_byte(1.0, TokenPart())));
+  const ValidationWindows windows(bytes, 16);
+  EXPECT_DOUBLE_EQ(bits_per_byte(std::log(256.0), windows.scored(windows.windows())), 8.0);
+  // 4 bits per token, 4 bytes per token.
+  EXPECT_DOUBLE_EQ(bits_per_byte(std::log(16.0), {.tokens = 30, .bytes = 120}), 1.0);
+  EXPECT_TRUE(std::isnan(bits_per_byte(1.0, {})));
+}
+
+/// Letters of one byte, then characters of three: the first windows stand for fewer bytes.
+TEST(Corpus, BitsPerByteAreThoseOfTheWindowsThatAreEvaluated) {
+  std::string text(400, 'a');
+  for (int i = 0; i < 200; ++i) text += i < 100 ? "b" : "\u4e2d";
+  const Corpus corpus = make_corpus(text, options_for("char", 0.5));
+  const ValidationWindows windows(corpus, 10);
+  const ScoredText ascii = windows.scored(3);
+  EXPECT_EQ(ascii.tokens, 30);
+  EXPECT_EQ(ascii.bytes, 30);
+  const ScoredText all = windows.scored(windows.windows());
+  EXPECT_GT(all.bytes, 2 * all.tokens - 100);
 }
 
 TEST(Corpus, ReadsTheFileThatTheOptionsName) {

@@ -119,6 +119,28 @@ TEST(JsonLines, TheCutIsBetweenDocumentsAndFilesMayBeForValidation) {
                     {"b-validation.01.jsonl", "0.1"}, "data.validation_share");
 }
 
+TEST(JsonLines, FoldersMayBeForValidationToo) {
+  const TemporaryFolder folder;
+  folder.write("invalid/train/a.jsonl", kThree);
+  folder.write("invalid/Val/b.jsonl", "{\"text\": \"held out\"}\n");
+  const Corpus corpus = make_corpus(options_for(folder.at("invalid"), "char", 0.1));
+  EXPECT_EQ(text_of(corpus, corpus.training), "one é\ntwo\nlines\nthree\n");
+  EXPECT_EQ(text_of(corpus, corpus.validation), "held out\n");
+}
+
+/// Documents of uneven lengths, at which a cut that counts separators lies elsewhere.
+TEST(JsonLines, MergesAreLearnedFromTheTrainingPart) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += "{\"text\": \"qzqzqzqzqzqzqzqzqzqz\"}\n";
+  for (int i = 0; i < 400; ++i) lines += "{\"text\": \"ab\"}\n";
+  const std::string path = folder.write("uneven.jsonl", lines);
+  const Corpus corpus = make_corpus(options_for(path, "bpe:300", 0.5));
+  EXPECT_THAT(text_of(corpus, corpus.training), ::testing::Not(HasSubstr("ab")));
+  EXPECT_EQ(corpus.tokenizer->encode("ab").size(), 2u);
+  EXPECT_LT(corpus.tokenizer->encode("qz").size(), 2u);
+}
+
 TEST(JsonLines, WrongLinesAreNamed) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& lines, int64_t line,
@@ -308,7 +330,7 @@ TEST(StoredTokens, FilesNamedForValidationAreIt) {
   const Corpus corpus = make_corpus(options_for(folder.at("set"), "ids:9", 0.1));
   EXPECT_THAT(corpus.training.tokens.to_vector(), ElementsAre(6, 1, 2, 3));
   EXPECT_THAT(corpus.validation.tokens.to_vector(), ElementsAre(4, 5));
-  EXPECT_TRUE(std::isnan(bits_per_byte(1.0, corpus.validation)));
+  EXPECT_EQ(ValidationWindows(corpus, 1).scored(1).bytes, 0);
   std::filesystem::remove(folder.at("set/tiny_train_0.bin"));
   std::filesystem::remove(folder.at("set/interval.bin"));
   expect_user_error([&] { make_corpus(options_for(folder.at("set"), "ids:9", 0.1)); },

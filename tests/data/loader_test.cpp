@@ -63,6 +63,28 @@ TEST(SequenceLoader, ASequenceIsARunOfTheTextAndItsTargetsFollow) {
   }
 }
 
+TEST(SequenceLoader, CountsTheTargetsThatAreScored) {
+  Corpus plain = numbered(500), started = numbered(500), marked = numbered(500);
+  started.training.document_starts = {0, 3, 4, 40, 41, 42, 77, 130, 131, 300, 460};
+  marked.training.document_token = 45;
+  std::vector<int32_t> tokens = marked.training.tokens.to_vector();
+  for (int32_t& token : tokens)
+    if (token % 9 < 2) token = 45;
+  marked.training.tokens = Tokens(std::move(tokens));
+  for (const Corpus* corpus : {&plain, &started, &marked}) {
+    const SequenceLoader loader(*corpus, 7, 3);
+    int64_t ignored = 0;
+    for (int64_t first = 0; first < 300; first += 4) {
+      BatchBuffer batch;
+      loader.fill(first, 4, batch);
+      const int64_t scored = 28 - std::ranges::count(batch.targets, kIgnoredTarget);
+      EXPECT_EQ(loader.counted(first, 4), scored) << first;
+      ignored += 28 - scored;
+    }
+    EXPECT_EQ(ignored > 0, corpus != &plain);
+  }
+}
+
 TEST(SequenceLoader, EveryWindowOnceInEveryEpoch) {
   for (const int64_t context : {1, 2, 7, 16, 33}) {
     for (const int64_t size : {context + 1, 2 * context - 1, 2 * context, 2 * context + 1,

@@ -135,6 +135,7 @@ TEST(SyntheticData, WhatCannotBeMadeIsRefusedWithTheNearest) {
   refused("synthetic:images/size=0", "size must be a number from 1");
   refused("synthetic:images8", "nearest: \"synthetic:images\"");
   refused("synthetic:images/size=4096/count=1000000", "nearest: count=42");
+  refused("synthetic:images/size=2048/colors=1024", "nearest: size=1024");
   refused("synthetic:lengths/corpis", "nearest: 'corpus'");
   refused("synthetic:lengths/histogramm", "nearest: 'histogram'");
   refused("synthetic:lengths/histogram/scale=2",

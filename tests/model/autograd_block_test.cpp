@@ -90,6 +90,23 @@ TEST_F(AutogradBlockTest, RefusesWhatAutogradCannotDo) {
   EXPECT_THROW(runner.forward(1, x, nullptr), UserError);
 }
 
+TEST_F(AutogradBlockTest, MemoryThatIsNotThereIsNoFaultOfTheModule) {
+  Runner<double> runner(shape_, input_, units_);
+  runner.model.set_block(
+      1, std::make_unique<AutogradBlock>(
+             shape_.units[1], form(case_.options.width), Dtype::kFloat64,
+             [](const std::vector<at::Tensor>&, const std::vector<at::Tensor>&) -> at::Tensor {
+               TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory");
+             }));
+  const int64_t count = input_.batch * input_.tokens * case_.options.width;
+  try {
+    runner.forward(1, random_values(count, 7), nullptr);
+    FAIL() << "accepted";
+  } catch (const NothingFits& error) {
+    EXPECT_NE(std::string(error.what()).find("train.micro_batch_size"), std::string::npos);
+  }
+}
+
 TEST(AutogradBlockSizes, AreActivationsAlone) {
   const BlockSizes sizes = autograd_block_sizes(3, 5, 2, 7, Dtype::kFloat64);
   EXPECT_EQ(sizes.input_bytes, 2 * 7 * 3 * 8);

@@ -207,6 +207,21 @@ TEST(Search, AUnetIsTriedOnGridsAndInStages) {
   EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
 }
 
+TEST(Search, AUnetIsTriedOnGridsThatAreNoPowersOfTwo) {
+  const SearchResult result =
+      search(parse_run("", "run.toml",
+                       {"model.preset=unet-nano", "model.unet.channels=[12, 24]",
+                        "data.path=synthetic:images/size=16/colors=1", "train.global_batch_size=12",
+                        "cluster.preset=perlmutter"}),
+             3, 0);
+  std::set<GridChoice> grids;
+  for (const Candidate& one : result.candidates)
+    grids.insert({one.design.mesh.axis("x").size, one.design.mesh.axis("y").size});
+  EXPECT_TRUE(grids.contains({1, 3}));
+  EXPECT_TRUE(grids.contains({3, 1}));
+  EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
+}
+
 /// Candidates are tried on all cores, and stand in the order in which one would try them.
 TEST(Search, WhatIsFoundDoesNotDependOnTheCores) {
   const auto summary = [] {

@@ -81,6 +81,21 @@ TEST(Unet, RefusesSizesThatItCannotHave) {
     }
   };
   expect_refused([](auto& o) { o.image = 30; }, "model.unet.image", "nearest valid value is 32");
+  expect_refused(
+      [](auto& o) {
+        o.channels = {8, 8, 8, 8, 8}, o.image = 17;
+      },
+      "model.unet.image", "nearest valid value is 16");
+  expect_refused(
+      [](auto& o) {
+        o.channels = {8, 8, 8, 8, 8}, o.image = 3;
+      },
+      "model.unet.image", "nearest valid value is 16");
+  expect_refused(
+      [](auto& o) {
+        o.channels = {8, 8}, o.colors = 1, o.image = 3200;
+      },
+      "model.unet.image", "nearest valid value is 3162");
   expect_refused([](auto& o) { o.channels = {}; }, "model.unet.channels", "valid number is 1");
   expect_refused([](auto& o) { o.channels = {7, 8}; }, "model.unet.channels", "value is 8");
   expect_refused([](auto& o) { o.channels = {8, 1}; }, "model.unet.channels", "value is 2");

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "strait/report/metrics.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -80,6 +81,33 @@ TEST(EmptyBatches, AreRefusedWhereUpdatesComeBeforeTheCount) {
   const std::string early = "optimizer.in_backward=true";
   EXPECT_EQ(refusal({early, "train.clip_norm=0"}), "optimizer.in_backward");
   EXPECT_EQ(refusal({early, "train.clip_norm=0", "model.shape.context=2"}), "");
+}
+
+/// The gradient is that of the mean over tokens that count, however many do: of two windows of
+/// which one counts nothing it is the other's.
+TEST(EmptyBatches, TokensThatDoNotCountTakeNoShareOfTheGradient) {
+  const TemporaryFolder folder;
+  const auto steps_of = [&](const std::string& sequences, const std::string& steps, int64_t ranks) {
+    strait::Run run = letters(folder, {"train.global_batch_size=" + sequences,
+                                       "train.steps=" + steps, "optimizer.learning_rate=0"});
+    const std::string run_dir = folder.path() + "/of-" + sequences + "-" + std::to_string(ranks);
+    test::train_small(run, ranks, run_dir);
+    return report::read_metrics(run_dir + "/metrics.jsonl");
+  };
+  const auto alone = steps_of("1", "60", 1);
+  for (const int64_t ranks : {1, 2}) {
+    const auto pairs = steps_of("2", "30", ranks);
+    int64_t compared = 0;
+    for (size_t at = 0; at < pairs.size(); ++at) {
+      const report::StepMetrics &a = alone[2 * at], &b = alone[2 * at + 1];
+      if (std::isnan(a.loss) == std::isnan(b.loss)) continue;
+      const report::StepMetrics& counts = std::isnan(a.loss) ? b : a;
+      EXPECT_NEAR(pairs[at].loss, counts.loss, 1e-12);
+      EXPECT_NEAR(pairs[at].gradient_norm, counts.gradient_norm, 1e-9 * counts.gradient_norm);
+      ++compared;
+    }
+    EXPECT_GT(compared, 5);
+  }
 }
 
 TEST(EmptyBatches, AreLeftOutOfMeans) {

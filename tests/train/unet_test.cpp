@@ -96,6 +96,22 @@ struct PlainUnet {
   }
 };
 
+/// However many steps there are, the first leaves an image and the last does not; of 1,000 they are
+/// those of Ho et al.
+TEST(Diffusion, AnImageBecomesNoiseInAnyNumberOfSteps) {
+  for (const int64_t steps : {10, 50, 100, 250, 1000, 4000}) {
+    const std::vector<double> kept = model::kept_signal(steps);
+    ASSERT_EQ(std::ssize(kept), steps);
+    EXPECT_GT(kept.front(), 0.98) << steps;
+    EXPECT_LT(kept.back(), 1e-4);
+    EXPECT_GT(kept.back(), 0);
+  }
+  EXPECT_LT(model::kept_signal(1).back(), 0.01);
+  double product = 1;
+  for (int step = 0; step < 1000; ++step) product *= 1 - (1e-4 + (0.02 - 1e-4) * step / 999.0);
+  EXPECT_NEAR(model::kept_signal(1000).back(), product, 1e-12 * product);
+}
+
 using UnetRuns = test::UnetRuns;
 
 /// Its images as numbers, with the noise and the step that a run draws for them.
