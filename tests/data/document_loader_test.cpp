@@ -10,6 +10,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
+#include "tests/data/numbered_documents.h"
 
 namespace strait {
 namespace {
@@ -21,20 +22,7 @@ std::vector<int64_t> random_lengths(const RandomStream& stream, uint64_t count, 
   return lengths;
 }
 
-/// Documents of these lengths; each token is its own position in the text.
-Corpus corpus_of(const std::vector<int64_t>& lengths) {
-  Corpus corpus;
-  corpus.source = "documents.txt";
-  int64_t at = 0;
-  for (const int64_t length : lengths) {
-    corpus.training.document_starts.push_back(at);
-    at += length;
-  }
-  std::vector<int32_t> tokens(static_cast<size_t>(at));
-  std::iota(tokens.begin(), tokens.end(), 0);
-  corpus.training.tokens = Tokens(std::move(tokens));
-  return corpus;
-}
+using testing::numbered_documents;
 
 TEST(PackedDocuments, EveryDocumentOnceAndNoRowOverItsCapacity) {
   const RandomStream stream(5, "packing");
@@ -98,7 +86,7 @@ std::map<int32_t, int32_t> contents(DocumentLoader& loader, int64_t batch, int64
 
 TEST(DocumentLoader, ABatchIsTheSameInAnyNumberOfRows) {
   const RandomStream stream(3, "lengths");
-  const Corpus corpus = corpus_of(random_lengths(stream, 300, 40));
+  const Corpus corpus = numbered_documents(random_lengths(stream, 300, 40));
   const TokenBatches batches(corpus, 32, 256, 9);
   DocumentLoader one(batches, {1, 256, 256}), four(batches, {4, 90, 90}),
       many(batches, {16, 32, 32});
@@ -114,7 +102,7 @@ TEST(DocumentLoader, ABatchIsTheSameInAnyNumberOfRows) {
 
 TEST(DocumentLoader, GoesOnFromAPosition) {
   const RandomStream stream(3, "lengths");
-  const Corpus corpus = corpus_of(random_lengths(stream, 300, 40));
+  const Corpus corpus = numbered_documents(random_lengths(stream, 300, 40));
   const TokenBatches batches(corpus, 32, 256, 9);
   DocumentLoader whole(batches, {2, 160, 160});
   DocumentLoader rest(batches, {3, 120, 120}, 7, whole.position(7));

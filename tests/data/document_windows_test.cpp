@@ -1,5 +1,6 @@
 // How far attention reaches in windows that hold several documents, against all windows there are.
 #include "strait/data/document_windows.h"
+#include "tests/data/numbered_documents.h"
 
 #include <gtest/gtest.h>
 
@@ -9,19 +10,7 @@
 namespace strait {
 namespace {
 
-/// Documents of these lengths; each token is its own position in the text.
-Corpus corpus_of(const std::vector<int64_t>& lengths) {
-  Corpus corpus;
-  int64_t at = 0;
-  for (const int64_t length : lengths) {
-    corpus.training.document_starts.push_back(at);
-    at += length;
-  }
-  std::vector<int32_t> tokens(static_cast<size_t>(at));
-  std::iota(tokens.begin(), tokens.end(), 0);
-  corpus.training.tokens = Tokens(std::move(tokens));
-  return corpus;
-}
+using testing::numbered_documents;
 
 const std::vector<int64_t> kLengths = {5, 1, 17, 40, 3, 8, 8, 23, 2, 11};
 
@@ -52,13 +41,14 @@ TEST(AttendedInWindows, IsTheMeanOverAllPhases) {
     for (int64_t phase = 0; phase < context; ++phase)
       sum += squares_of_pieces(kLengths, context, phase);
     const double mean = sum / static_cast<double>(context) / tokens;
-    EXPECT_NEAR(attended_in_windows(corpus_of(kLengths).training, context), mean, 1e-12 * mean)
+    EXPECT_NEAR(attended_in_windows(numbered_documents(kLengths).training, context), mean,
+                1e-12 * mean)
         << context;
   }
 }
 
 TEST(AttendedInWindows, CountsDocumentsThatBeginWithATokenTooAndOneStreamWhole) {
-  Corpus corpus = corpus_of(kLengths);
+  Corpus corpus = numbered_documents(kLengths);
   const double separated = attended_in_windows(corpus.training, 16);
   std::vector<int32_t> tokens(static_cast<size_t>(corpus.training.tokens.size()), 5);
   for (const int64_t start : corpus.training.document_starts)

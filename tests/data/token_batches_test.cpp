@@ -9,29 +9,17 @@
 
 #include "strait/base/errors.h"
 #include "strait/data/loader.h"
+#include "tests/data/numbered_documents.h"
 
 namespace strait {
 namespace {
 
-/// Documents of these lengths; each token is its own position in the text.
-Corpus corpus_of(const std::vector<int64_t>& lengths) {
-  Corpus corpus;
-  corpus.source = "documents.txt";
-  int64_t at = 0;
-  for (const int64_t length : lengths) {
-    corpus.training.document_starts.push_back(at);
-    at += length;
-  }
-  std::vector<int32_t> tokens(static_cast<size_t>(at));
-  std::iota(tokens.begin(), tokens.end(), 0);
-  corpus.training.tokens = Tokens(std::move(tokens));
-  return corpus;
-}
+using testing::numbered_documents;
 
 const std::vector<int64_t> kLengths = {5, 1, 17, 40, 3, 8, 8, 23, 2, 11};
 
 TEST(TokenBatches, EveryDocumentOnceInEveryEpochCutAtTheContext) {
-  const Corpus corpus = corpus_of(kLengths);
+  const Corpus corpus = numbered_documents(kLengths);
   const TokenBatches batches(corpus, 16, 30, 3);
   BatchPosition position;
   std::map<int64_t, int> seen;  // [position in the text]
@@ -60,7 +48,7 @@ TEST(TokenBatches, EveryDocumentOnceInEveryEpochCutAtTheContext) {
 }
 
 TEST(TokenBatches, OrdersDifferBetweenEpochsAndSeeds) {
-  const Corpus corpus = corpus_of(kLengths);
+  const Corpus corpus = numbered_documents(kLengths);
   const TokenBatches one(corpus, 64, 118, 3), other(corpus, 64, 118, 4);
   BatchPosition a, b, c{1, 0, 0};
   const auto first = one.next(a);
@@ -70,7 +58,7 @@ TEST(TokenBatches, OrdersDifferBetweenEpochsAndSeeds) {
 
 /// A batch ends within a document; the epoch goes on with pieces of another length.
 TEST(TokenBatches, AnotherContextGoesOnWithTheNextToken) {
-  const Corpus corpus = corpus_of(kLengths);
+  const Corpus corpus = numbered_documents(kLengths);
   const TokenBatches before(corpus, 4, 6, 3);
   for (const int64_t context : {3, 16, 64}) {
     const TokenBatches after(corpus, context, 118, 3);
@@ -91,7 +79,7 @@ TEST(TokenBatches, AnotherContextGoesOnWithTheNextToken) {
 }
 
 TEST(TokenBatches, PositionsOfAnotherTextBeginADocumentOrAnEpoch) {
-  const Corpus corpus = corpus_of(kLengths);
+  const Corpus corpus = numbered_documents(kLengths);
   const TokenBatches batches(corpus, 16, 30, 3);
   BatchPosition start{2, 4}, behind_document{2, 4, 1000};
   EXPECT_EQ(batches.next(behind_document), batches.next(start));
@@ -101,7 +89,7 @@ TEST(TokenBatches, PositionsOfAnotherTextBeginADocumentOrAnEpoch) {
 
 /// Any run of a piece's positions, as ranks read them.
 TEST(TokenBatches, TargetsFollowInsideADocumentAndStopAtItsEnd) {
-  const Corpus corpus = corpus_of(kLengths);
+  const Corpus corpus = numbered_documents(kLengths);
   const TokenBatches batches(corpus, 16, 30, 3);
   const DocumentPiece cut{23, 16, false}, end{23 + 32, 8, true};  // of the document of 40
   for (int64_t begin = 0; begin < 16; ++begin)
@@ -125,7 +113,7 @@ TEST(TokenBatches, TargetsFollowInsideADocumentAndStopAtItsEnd) {
 }
 
 TEST(TokenBatches, DocumentsMayBeginWithAToken) {
-  Corpus corpus = corpus_of({1});
+  Corpus corpus = numbered_documents({1});
   corpus.training.document_starts.clear();
   corpus.training.document_token = 7;
   corpus.training.tokens = Tokens(std::vector<int32_t>{7, 1, 2, 7, 3, 7, 4});
@@ -140,7 +128,7 @@ TEST(TokenBatches, DocumentsMayBeginWithAToken) {
 TEST(TokenBatches, KnowWhetherABatchMayBeEmpty) {
   const auto may_be_empty = [](const std::vector<int64_t>& lengths, int64_t context,
                                int64_t tokens) {
-    const Corpus corpus = corpus_of(lengths);
+    const Corpus corpus = numbered_documents(lengths);
     return TokenBatches(corpus, context, tokens, 3).may_be_empty();
   };
   EXPECT_TRUE(may_be_empty({17, 16}, 16, 16)) << "one token, then a piece that finds no room";
@@ -161,12 +149,12 @@ std::string error_of(const Corpus& corpus, int64_t batch_tokens) {
 
 TEST(TokenBatches, RefusesStreamsEmptyDocumentsAndSmallBatches) {
   EXPECT_EQ(
-      error_of(corpus_of({5, 40, 3}), 15),
+      error_of(numbered_documents({5, 40, 3}), 15),
       "train.global_batch_tokens = 15: the longest document, cut at the context, has 16 tokens; "
       "nearest: 16");
-  EXPECT_EQ(error_of(corpus_of({5, 0, 3}), 30),
+  EXPECT_EQ(error_of(numbered_documents({5, 0, 3}), 30),
             "data.path: document 1 of documents.txt has no tokens; leave it out");
-  Corpus stream = corpus_of({50});
+  Corpus stream = numbered_documents({50});
   stream.training.document_starts.clear();
   EXPECT_NE(error_of(stream, 30).find("data.document_separator"), std::string::npos);
 }

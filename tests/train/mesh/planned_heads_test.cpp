@@ -17,6 +17,7 @@
 #include "strait/strategy/compose/expected_batch.h"
 #include "strait/verify/verify.h"
 #include "tests/train/exchanged_bytes.h"
+#include "tests/train/mesh/plan_programs.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -235,18 +236,6 @@ TEST_F(PlannedHeads, MemoryIsWhatTheAllocatorSaw) {
     }
 }
 
-program::ProgramSet programs_of(const strategy::Design& design,
-                                std::shared_ptr<const sequence::Plan> plan) {
-  program::ProgramSet set = design.programs;
-  for (program::StepKind& kind : set.kinds) {
-    if (kind.name != strategy::kSteady && kind.name != strategy::kUnchanged) continue;
-    for (size_t rank = 0; rank < kind.classes.size(); ++rank)
-      kind.classes[rank] =
-          strategy::compose_for_plan(design, kind.name, static_cast<int64_t>(rank), plan);
-  }
-  return set;
-}
-
 /// Batches of 1 to 40 documents, short ones of fewer tokens than ranks among them.
 TEST_F(PlannedHeads, TheProgramsOfAnyPlanAreLegalTogether) {
   const RandomStream stream(12, "batches");
@@ -268,7 +257,7 @@ TEST_F(PlannedHeads, TheProgramsOfAnyPlanAreLegalTogether) {
       const auto plan = job.design.planner->plan(lengths);
       for (const sequence::Group& group : plan->groups)
         exchanged += sequence::head_ranks_of(*plan, group) > 1;
-      for (const program::Problem& problem : program::verify(programs_of(job.design, plan)))
+      for (const program::Problem& problem : program::verify(test::programs_of(job.design, plan)))
         ADD_FAILURE() << engine << ", batch " << trial << ": " << problem.message;
     }
     EXPECT_GT(exchanged, 5) << engine;
@@ -279,7 +268,7 @@ TEST_F(PlannedHeads, TheProgramsOfAnyPlanAreLegalTogether) {
 TEST_F(PlannedHeads, ABlockOfHeadsThatIsDroppedOrDoubledIsFound) {
   const Job job = job_of({.engine = "even"});
   const auto plan = job.design.planner->plan(std::vector<int64_t>{200, 100});
-  const program::ProgramSet legal = programs_of(job.design, plan);
+  const program::ProgramSet legal = test::programs_of(job.design, plan);
   ASSERT_TRUE(program::verify(legal).empty());
   using Nodes = std::vector<program::Node>;
   const auto is_exchange = [](const program::Program& program, const program::Op& op) {

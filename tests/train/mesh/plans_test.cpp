@@ -18,6 +18,7 @@
 #include "strait/strategy/compose/expected_batch.h"
 #include "strait/verify/verify.h"
 #include "tests/train/exchanged_bytes.h"
+#include "tests/train/mesh/plan_programs.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -154,18 +155,6 @@ TEST_F(PlannedPrograms, MemoryOfARunIsThatOfTheWidestBatch) {
     }
 }
 
-program::ProgramSet programs_of(const strategy::Design& design,
-                                std::shared_ptr<const sequence::Plan> plan) {
-  program::ProgramSet set = design.programs;
-  for (program::StepKind& kind : set.kinds) {
-    if (kind.name != strategy::kSteady && kind.name != strategy::kUnchanged) continue;
-    for (size_t rank = 0; rank < kind.classes.size(); ++rank)
-      kind.classes[rank] =
-          strategy::compose_for_plan(design, kind.name, static_cast<int64_t>(rank), plan);
-  }
-  return set;
-}
-
 /// Batches of 1 to 40 documents with rings of all sizes, on two nodes of two.
 TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
   const RandomStream stream(11, "batches");
@@ -191,7 +180,7 @@ TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
       }
       const auto plan = job.design.planner->plan(lengths);
       for (const sequence::Group& group : plan->groups) shared += group.ranks.size() > 1;
-      for (const program::Problem& problem : program::verify(programs_of(job.design, plan)))
+      for (const program::Problem& problem : program::verify(test::programs_of(job.design, plan)))
         ADD_FAILURE() << "batch " << trial << ": " << problem.message;
     }
     EXPECT_GT(shared, 60);
@@ -416,7 +405,7 @@ TEST_F(PlannedPrograms, ARankThatTakesRingsInAnotherOrderIsFound) {
     plan->groups = {ring(first), ring(second)};
     return plan;
   };
-  program::ProgramSet set = programs_of(job.design, plan_of({0}, {1}));
+  program::ProgramSet set = test::programs_of(job.design, plan_of({0}, {1}));
   EXPECT_TRUE(program::verify(set).empty());
   for (program::StepKind& kind : set.kinds)
     if (kind.name == strategy::kSteady)
