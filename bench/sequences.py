@@ -22,6 +22,7 @@ EXAMPLE = ROOT / "examples/zeppelin.toml"
 LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],
            "zeppelin, not remapped": ["engine=zeppelin", "remap=none"], "zeppelin, remapped": ["engine=zeppelin", "remap=qkv"],
            "zeppelin, stream remapped": ["engine=zeppelin", "remap=residual"],
+           "zeppelin, heads": ["engine=zeppelin", "head_ranks=2"], "even, heads": ["engine=even", "head_ranks=2"],
            "even": ["engine=even"], "packed": ["engine=packed"], "hybrid": ["engine=hybrid"],
            "hybrid, not remapped": ["engine=hybrid", "remap=none"], "hybrid, remapped": ["engine=hybrid", "remap=qkv"],
            "hybrid, stream remapped": ["engine=hybrid", "remap=residual"],
