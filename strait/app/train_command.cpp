@@ -14,7 +14,6 @@
 #include "strait/shape/modules.h"
 #include "strait/threads/cores.h"
 #include "strait/train/train.h"
-#include "strait/train/validation.h"
 
 namespace strait::app {
 namespace {
@@ -52,8 +51,7 @@ std::string overlap_text(const train::Overlap& overlap) {
 void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& output) {
   if (!outcome.validation.empty()) {
     const double loss = outcome.validation.back().loss;
-    const double bits = bits_per_byte(
-        loss, job.validation->scored(train::evaluated_windows(*job.validation, job.design.run)));
+    const double bits = train::bits_per_byte(job, loss);
     output.line(fmt::format("validation loss {:.4f} {}", loss, loss_unit(job.design.run.model)) +
                 (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : ""));
   }

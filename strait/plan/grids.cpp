@@ -49,22 +49,29 @@ void require_grid(const Run& run, int64_t vocabulary) {
              std::max(run.model.shape.vocabulary, vocabulary), {run.mesh.axes.x, run.mesh.axes.y});
 }
 
+/// Another trial, or why it is none: what the model, its device or the levels do not allow. Of the
+/// refusals the first, most often the reason of all.
+static void add_trial(Trials& trials, Run trial, const Require& require) {
+  try {
+    require(trial);
+  } catch (const UserError& error) {
+    if (trials.refused.empty())
+      trials.refused.push_back(refusal(grid_text(trial), error.what(), 1));
+    return;
+  }
+  trials.runs.push_back(std::move(trial));
+}
+
 Trials quietest_grids(const Run& run, const Setting& setting, size_t most, const Require& require) {
   Trials trials;
   const int64_t ranks = setting.ranks;
   const RingRate rate = ring_rate(resolve_cluster(run, ranks));
   for (const auto& [grid, seconds] : rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
     if (grid.z > 1 || trials.runs.size() == most) continue;
-    Run trial = on_grid(run, grid.x, grid.y);
-    try {
+    add_trial(trials, on_grid(run, grid.x, grid.y), [&](const Run& trial) {
       require(trial);
       require_grid(trial, setting.vocabulary);
-    } catch (const UserError& error) {  // what the model, its device or the levels do not allow
-      if (trials.refused.empty())       // most often for the same reason
-        trials.refused.push_back(refusal(grid_text(trial), error.what(), 1));
-      continue;
-    }
-    trials.runs.push_back(std::move(trial));
+    });
   }
   return trials;
 }
@@ -73,16 +80,7 @@ Trials grids_of_unet(const Run& run, int64_t ranks, const Require& require) {
   Trials trials;
   for (int64_t x = 1; x <= ranks; ++x)
     for (int64_t y = 1; ranks % x == 0 && x * y <= ranks; ++y) {
-      if (x * y == 1 || ranks % (x * y) != 0) continue;
-      Run trial = on_grid(run, x, y);
-      try {
-        require(trial);
-      } catch (const UserError& error) {  // what its channels do not allow
-        if (trials.refused.empty())
-          trials.refused.push_back(refusal(grid_text(trial), error.what(), 1));
-        continue;
-      }
-      trials.runs.push_back(std::move(trial));
+      if (x * y > 1 && ranks % (x * y) == 0) add_trial(trials, on_grid(run, x, y), require);
     }
   return trials;
 }

@@ -29,8 +29,7 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
       outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;
   body["validation_loss"] = last;
   body["best_validation_loss"] = best;
-  body["validation_bits_per_byte"] = bits_per_byte(
-      last, job.validation->scored(evaluated_windows(*job.validation, job.design.run)));
+  body["validation_bits_per_byte"] = bits_per_byte(job, last);
   body["losses"] = outcome.losses;
   body["validation"] = points;
 }
@@ -175,6 +174,11 @@ double model_flops_utilization(const Job& job, const Outcome& outcome) {
   const std::vector<double>& seconds = outcome.step_seconds;
   return outcome.timed_model_flops / std::accumulate(seconds.begin(), seconds.end(), 0.0) /
          job.peak_flops_per_second;
+}
+
+double bits_per_byte(const Job& job, double validation_loss) {
+  const int64_t windows = evaluated_windows(*job.validation, job.design.run);
+  return strait::bits_per_byte(validation_loss, job.validation->scored(windows));
 }
 
 double Overlap::hidden_share() const {

@@ -83,6 +83,8 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 /// peak. NaN without steps.
 double tokens_per_second(const Outcome& outcome);
 double model_flops_utilization(const Job& job, const Outcome& outcome);
+/// Of the windows that the run evaluates, at this mean loss; NaN where no bytes are known.
+double bits_per_byte(const Job& job, double validation_loss);
 
 /// The members of the train report that follow from a job and its outcome.
 Json outcome_json(const Job& job, const Outcome& outcome);

@@ -42,6 +42,15 @@ program::Op pack_keys(const program::Op& reader, const program::Operand& keys);
 program::Op transfer_op(program::OpKind kind, const SequenceAxis& axis,
                         const program::Operand& from, const program::Operand& to);
 
+/// Sends a value to a member of the axis, or receives one from it.
+program::Op message_op(bool sends, int group, int lane, int64_t peer,
+                       const program::Operand& value);
+
+/// A kernel that moves some of the `rows` of an op that attends, of whose operands it has the
+/// tokens alone.
+program::Op moving_op(const program::Op& attention, const program::Kernel& kernel, int group,
+                      int64_t rows);
+
 /// Gathered keys (Llama 3): an all-gather before every op that attends, a reduce-scatter behind its
 /// backward.
 class GatheredKeys {

@@ -126,16 +126,9 @@ bool GroupHeads::has_rows(RemapStep step, size_t group, int64_t neighbour) const
 }
 
 Op GroupHeads::move(const Op& attention, RemapStep step, size_t group, int64_t neighbour) const {
-  Op op = attention;
-  op.kernel = &draft::exchange_kernel(step);
-  op.group = axis_.axis.group;
-  draft::set_flops(op, 0);
-  op.attributes[draft::kWorkspace] = int64_t{0};
-  op.attributes[draft::kLength] = attended_rows_;
+  Op op = moving_op(attention, draft::exchange_kernel(step), axis_.axis.group, attended_rows_);
   op.attributes.push_back(neighbour);
   op.attributes.push_back(static_cast<int64_t>(group));
-  std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
-  op.writes.clear();
   return op;
 }
 
@@ -153,16 +146,8 @@ std::vector<Operand> GroupHeads::operands_of(const Op& attention, RemapStep step
 Op GroupHeads::message(bool sends, size_t group, int64_t neighbour, const Operand& heads) const {
   const sequence::RankGroup& ring = groups_[group];
   const bool up = (neighbour > ring.neighbour) == sends;
-  Op op;
-  op.kind = sends ? OpKind::kSend : OpKind::kReceive;
-  op.group = axis_.axis.group;
-  op.stream = axis_.head_lanes[up ? 0 : 1];
-  op.peer = {ring.neighbours[static_cast<size_t>(neighbour)]};
-  if (sends)
-    op.reads = {program::as(heads, Access::kRead)};
-  else
-    op.writes = {program::as(heads, Access::kWrite)};
-  return op;
+  return message_op(sends, axis_.axis.group, axis_.head_lanes[up ? 0 : 1],
+                    ring.neighbours[static_cast<size_t>(neighbour)], heads);
 }
 
 void GroupHeads::send(const Op& attention, RemapStep pack, size_t group,

@@ -98,16 +98,8 @@ std::vector<Hops::Hop> Hops::hops_of(size_t group) const {
 void Hops::add(const Message& message, std::vector<Op>& ops) const {
   const bool sends = message.from == axis_.member;
   if (!sends && message.to != axis_.member) return;
-  Op op;
-  op.kind = sends ? OpKind::kSend : OpKind::kReceive;
-  op.group = axis_.axis.group;
-  op.stream = message.lane;
-  op.peer = {sends ? message.to : message.from};
-  if (sends)
-    op.reads = {program::as(message.sent, Access::kRead)};
-  else
-    op.writes = {program::as(message.received, Access::kWrite)};
-  ops.push_back(std::move(op));
+  ops.push_back(message_op(sends, axis_.axis.group, message.lane, sends ? message.to : message.from,
+                           sends ? message.sent : message.received));
   if (sends && message.relayed) ops.push_back(draft::free_op(message.sent));
 }
 

@@ -54,15 +54,8 @@ Operand RowMoves::moved(RemapStep step, size_t move) const {
 }
 
 Op RowMoves::step(const Op& attention, RemapStep step, size_t move) const {
-  Op op = attention;
-  op.kernel = &draft::remap_kernel(step);
-  op.group = axis_.axis.group;
-  draft::set_flops(op, 0);
-  op.attributes[draft::kWorkspace] = int64_t{0};
-  op.attributes[draft::kLength] = attention_rows_;
+  Op op = moving_op(attention, draft::remap_kernel(step), axis_.axis.group, attention_rows_);
   op.attributes.push_back(program::IntegerRange{moves_[move].begin, moves_[move].end});
-  std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
-  op.writes.clear();
   const int slot = draft::block_slot(BlockValue::kMovedRows);
   if (packs(step))
     op.writes.push_back(program::as(moved(step, move), Access::kWrite, slot));
@@ -72,16 +65,7 @@ Op RowMoves::step(const Op& attention, RemapStep step, size_t move) const {
 }
 
 Op RowMoves::message(bool sends, size_t move, const Operand& rows) const {
-  Op op;
-  op.kind = sends ? OpKind::kSend : OpKind::kReceive;
-  op.group = axis_.axis.group;
-  op.stream = axis_.rows_lane;
-  op.peer = {moves_[move].other};
-  if (sends)
-    op.reads = {program::as(rows, Access::kRead)};
-  else
-    op.writes = {program::as(rows, Access::kWrite)};
-  return op;
+  return message_op(sends, axis_.axis.group, axis_.rows_lane, moves_[move].other, rows);
 }
 
 RowMoves::Arrivals RowMoves::start(const Op& attention, RemapStep pack,

@@ -54,6 +54,31 @@ Op transfer_op(program::OpKind kind, const SequenceAxis& axis, const Operand& fr
   return op;
 }
 
+Op message_op(bool sends, int group, int lane, int64_t peer, const Operand& value) {
+  Op op;
+  op.kind = sends ? program::OpKind::kSend : program::OpKind::kReceive;
+  op.group = group;
+  op.stream = lane;
+  op.peer = {peer};
+  if (sends)
+    op.reads = {program::as(value, Access::kRead)};
+  else
+    op.writes = {program::as(value, Access::kWrite)};
+  return op;
+}
+
+Op moving_op(const Op& attention, const program::Kernel& kernel, int group, int64_t rows) {
+  Op op = attention;
+  op.kernel = &kernel;
+  op.group = group;
+  draft::set_flops(op, 0);
+  op.attributes[draft::kWorkspace] = int64_t{0};
+  op.attributes[draft::kLength] = rows;
+  std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
+  op.writes.clear();
+  return op;
+}
+
 namespace {
 
 /// Every lane that some plan of the run may need: rows of a batch have plans of their own, and
