@@ -10,6 +10,7 @@
 #include "strait/checkpoint/manifest.h"
 #include "tests/app/program.h"
 #include "tests/data/token_files.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -258,7 +259,7 @@ TEST_F(BadInput, AFullDiskEndsWithSixAndKeepsTheOldCheckpoint) {
   // A limit on file sizes stands for the full disk: the shard of this model is larger than 16
   // blocks of 512.
   const std::string log = folder_.path() + "/log";
-  const std::string command = "ulimit -f 16; exec " STRAIT_BINARY_DIR "/strait train " + run_file_ +
+  const std::string command = "ulimit -f 16; exec " + test::in_build("strait train ") + run_file_ +
                               " --set output.run_dir=" + run_dir() +
                               " --set checkpoint.resume=auto --set train.steps=4 >" + log + " 2>&1";
   const int status = std::system(("bash -c '" + command + "'").c_str());

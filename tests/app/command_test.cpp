@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tests/app/program.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -40,7 +41,7 @@ TEST(Examples, EachDoesWhatItsFirstLinesSay) {
   const TemporaryFolder folder;
   const std::string text = test::write_text(folder.path(), test::small_text(30000));
   std::map<std::string, int> examples;
-  for (const auto& entry : std::filesystem::directory_iterator(STRAIT_SOURCE_DIR "/examples")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::in_source("examples"))) {
     if (entry.path().extension() != ".toml") continue;
     const std::string name = entry.path().stem();
     const ExampleCommand command = command_of(entry.path());
@@ -72,9 +73,9 @@ TEST(Examples, EachDoesWhatItsFirstLinesSay) {
 }
 
 TEST(Examples, AChainOfModulesAsksForItsFolder) {
-  const std::string text = read_file(STRAIT_SOURCE_DIR "/examples/modules.toml");
+  const std::string text = read_file(test::in_source("examples/modules.toml"));
   EXPECT_NE(text.find("tools/export_modules examples/modules_mixer.py:blocks"), std::string::npos);
-  const auto refused = run({"verify", STRAIT_SOURCE_DIR "/examples/modules.toml", "--ranks", "2"});
+  const auto refused = run({"verify", test::in_source("examples/modules.toml"), "--ranks", "2"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, testing::HasSubstr("model.path"));
 }

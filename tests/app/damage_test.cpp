@@ -5,6 +5,7 @@
 
 #include "strait/checkpoint/checkpoint.h"
 #include "tests/app/program.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -91,7 +92,7 @@ int go_on_in(const std::string& mount, const std::string& before, const std::str
   const std::string disk = run_dir + "-disk";
   fs::create_directories(disk);
   return in_own_mounts("set -e; " + mount + " " + disk + "; cp -r " + run_dir + " " + disk +
-                       "/run; " + before + "; set +e; " STRAIT_BINARY_DIR "/strait train " +
+                       "/run; " + before + "; set +e; " + test::in_build("strait train ") +
                        run_file + " --ranks 2 --set output.run_dir=" + disk +
                        "/run --set checkpoint.resume=auto --set train.steps=40 --set "
                        "checkpoint.every_steps=2 >" +

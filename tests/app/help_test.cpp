@@ -8,6 +8,7 @@
 
 #include "strait/base/errors.h"
 #include "tests/app/program.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -61,7 +62,7 @@ void furnish(const std::string& folder) {
 
 /// Exit status of an example, run by a shell in `folder`; its output in folder/log.
 int run_line(const std::string& folder, const std::string& line) {
-  const std::string command = "cd " + folder + " && " STRAIT_BINARY_DIR "/" + line + " >log 2>&1";
+  const std::string command = "cd " + folder + " && " + test::in_build(line) + " >log 2>&1";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -108,7 +109,7 @@ TEST(HelpExamples, ThoseThatMeasureForLongAreUnderstood) {
 
 TEST(RankCounts, EachIsAnsweredOrRefusedAtOnceWithTheNearest) {
   const TemporaryFolder folder;
-  const std::string file = STRAIT_SOURCE_DIR "/examples/minimal.toml";
+  const std::string file = test::in_source("examples/minimal.toml");
   for (const char* command : {"plan", "simulate", "verify"}) {
     for (const char* ranks : {"0", "-1", "1000000", "99999999999999999999", "two", "", "1.5"}) {
       const auto ran = test::run({command, file, "--ranks", ranks});
@@ -122,7 +123,7 @@ TEST(RankCounts, EachIsAnsweredOrRefusedAtOnceWithTheNearest) {
 TEST(RankCounts, MoreRanksThanSequencesNameTheNearestBatchOrShareThem) {
   const TemporaryFolder folder;
   const auto run = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin() + 1, {STRAIT_SOURCE_DIR "/examples/minimal.toml", "--ranks",
+    arguments.insert(arguments.begin() + 1, {test::in_source("examples/minimal.toml"), "--ranks",
                                              "64", "--cluster", "perlmutter"});
     return test::run(arguments, folder.path() + "/report.json");
   };
@@ -139,8 +140,8 @@ TEST(RankCounts, MoreRanksThanSequencesNameTheNearestBatchOrShareThem) {
 }
 
 TEST(RankCounts, ManySimulatedStepsTakeNoLonger) {
-  const auto ran = test::run({"simulate", STRAIT_SOURCE_DIR "/examples/minimal.toml", "--set",
-                              "simulate.steps=1000000000"});
+  const auto ran = test::run(
+      {"simulate", test::in_source("examples/minimal.toml"), "--set", "simulate.steps=1000000000"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
 }
 

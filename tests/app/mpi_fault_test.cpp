@@ -14,6 +14,7 @@
 #include "tests/app/mpi_job.h"
 #include "tests/fault_ranks/strike.h"
 #include "tests/pace.h"
+#include "tests/paths.h"
 #include "tests/train/instances.h"
 
 namespace strait {
@@ -128,8 +129,8 @@ class FaultRun {
       arguments.insert(arguments.end(), {"--set", set});
     arguments.insert(arguments.end(), {"--json", folder_ + "/report.json"});
     write_file_atomically(folder_ + "/strike.json", strike_.json().dump());
-    MpiJob job(arguments, draw_.ranks, folder_, with_codes(),
-               STRAIT_BINARY_DIR "/tests/fault_ranks", {.hosts = draw_.hosts});
+    MpiJob job(arguments, draw_.ranks, folder_, with_codes(), test::in_build("tests/fault_ranks"),
+               {.hosts = draw_.hosts});
     std::map<int64_t, pid_t> processes = job.find_all();
     ASSERT_EQ(processes.size(), static_cast<size_t>(draw_.ranks)) << log();
     const pid_t lost = processes[draw_.lost];

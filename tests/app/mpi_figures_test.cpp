@@ -6,6 +6,7 @@
 
 #include "strait/report/metrics.h"
 #include "tests/app/mpi_job.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -67,7 +68,7 @@ Crossed crossed(int64_t hosts) {
   const std::string json = folder.path() + "/report.json";
   test::MpiJob job({"train", test::small_run_file(folder.path()), "--json", json, "--set",
                     "output.run_dir=" + folder.path() + "/run", "--set", "train.steps=4"},
-                   2, folder.path(), false, STRAIT_BINARY_DIR "/strait",
+                   2, folder.path(), false, test::in_build("strait"),
                    {.recovery = false, .hosts = hosts});
   EXPECT_EQ(job.launcher().wait(), 0) << read_file(folder.path() + "/log");
   const Json report = Json::parse(read_file(json), json);

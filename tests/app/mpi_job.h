@@ -10,6 +10,7 @@
 
 #include "strait/base/clock.h"
 #include "tests/app/program.h"
+#include "tests/paths.h"
 
 namespace strait::test {
 
@@ -36,7 +37,7 @@ struct JobOptions {
 class MpiJob {
  public:
   MpiJob(const std::vector<std::string>& arguments, int64_t ranks, const std::string& folder,
-         bool with_codes, const std::string& program = STRAIT_BINARY_DIR "/strait",
+         bool with_codes, const std::string& program = test::in_build("strait"),
          const JobOptions& options = {})
       : ranks_(ranks),
         folder_(folder),
@@ -106,7 +107,7 @@ class MpiJob {
   std::vector<std::string> launcher(bool with_codes, const JobOptions& options) const {
     std::vector<std::string> all = mpirun(ranks_);
     if (options.hosts > 1)
-      all = {STRAIT_SOURCE_DIR "/bench/netlab",
+      all = {test::in_source("bench/netlab"),
              "--hosts",
              std::to_string(options.hosts),
              "--ranks-per-host",

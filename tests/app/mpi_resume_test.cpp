@@ -8,6 +8,7 @@
 #include "strait/base/random.h"
 #include "strait/report/metrics.h"
 #include "tests/app/mpi_job.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -134,7 +135,7 @@ class Kills : public ::testing::Test {
     const std::string folder = folder_.path() + "/" + std::to_string(number);
     std::filesystem::create_directories(folder);
     MpiJob job(arguments("killed", json_of(number)), kRanks, folder, false,
-               STRAIT_BINARY_DIR "/strait", {.recovery = false});
+               test::in_build("strait"), {.recovery = false});
     auto processes = job.find_all();
     test::wait_for_step(job.launcher(), run_dir());
     // Some steps later, however long they take.

@@ -18,6 +18,7 @@
 #include "strait/base/json.h"
 #include "strait/cli/program_commands.h"
 #include "strait/cli/run_command.h"
+#include "tests/paths.h"
 #include "tests/train/small_run.h"
 
 extern char** environ;
@@ -54,7 +55,7 @@ class Child {
   /// `launcher`: what starts it, such as {"mpirun", "-n", "2"}.
   Child(std::vector<std::string> arguments, const std::string& log,
         const std::vector<std::string>& launcher = {},
-        const std::string& program = STRAIT_BINARY_DIR "/strait") {
+        const std::string& program = test::in_build("strait")) {
     arguments.insert(arguments.begin(), program);
     arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
     std::vector<char*> raw;

@@ -9,6 +9,7 @@
 #include "strait/trace/flight_file.h"
 #include "tests/app/program.h"
 #include "tests/pace.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -394,8 +395,8 @@ class BuildFolder {
   const std::string& path() const { return path_; }
 
  private:
-  const std::string path_ = std::string(STRAIT_BINARY_DIR "/") +
-                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  const std::string path_ =
+      test::in_build(::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST(HangDeathTest, ARankThatNeverComesBackDoesNotKeepTheProcess) {

@@ -12,6 +12,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/measure/peer.h"
+#include "tests/paths.h"
 
 namespace strait::measure {
 namespace {
@@ -129,7 +130,7 @@ TEST(TorchStepPeer, NonsenseIsALostPeer) {
 /// the loss.
 void expect_trains(const std::string& script, const std::vector<std::string>& flags,
                    const ModelShape& model) {
-  std::vector<std::string> words = {"/usr/bin/python3", STRAIT_SOURCE_DIR "/bench/peers/" + script,
+  std::vector<std::string> words = {"/usr/bin/python3", test::in_source("bench/peers/") + script,
                                     "--layers",         "2",
                                     "--heads",          "2",
                                     "--width",          "16",

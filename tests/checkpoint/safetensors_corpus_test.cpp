@@ -6,12 +6,12 @@
 
 #include "strait/base/file.h"
 #include "tests/fuzz/safetensors_fuzz.cpp"
+#include "tests/paths.h"
 
 namespace {
 
 TEST(SafetensorsCorpus, Replays) {
-  const std::filesystem::path folder =
-      std::filesystem::path(STRAIT_SOURCE_DIR) / "tests/fuzz/corpus/safetensors";
+  const std::filesystem::path folder = strait::test::in_source("tests/fuzz/corpus/safetensors");
   int valid = 0, bad = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();

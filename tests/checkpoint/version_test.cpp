@@ -7,11 +7,12 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/inspect.h"
 #include "strait/checkpoint/reader.h"
+#include "tests/paths.h"
 
 namespace strait::checkpoint {
 namespace {
 
-const std::string kRun = std::string(STRAIT_SOURCE_DIR) + "/tests/fixtures/checkpoint-0.1";
+const std::string kRun = test::in_source("tests/fixtures/checkpoint-0.1");
 
 TEST(Version, ACheckpointOfTheFirstVersionLoads) {
   const CheckpointReader reader(kRun);

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tests/data/temporary_folder.h"
+#include "tests/paths.h"
 
 namespace strait::cli {
 namespace {
@@ -285,7 +286,7 @@ TEST_F(ProgramCommands, PlanTellsWhichWrittenKeysItVaried) {
 }
 
 TEST_F(ProgramCommands, AWrittenVocabularyIsAssumedWhereThereAreNoData) {
-  const std::string example = STRAIT_SOURCE_DIR "/examples/six_axes.toml";
+  const std::string example = test::in_source("examples/six_axes.toml");
   for (const char* command : {"simulate", "verify", "plan"}) {
     const Answer told =
         answer({command, example, "--ranks", "8", "--set", "plan.search=placement"});

@@ -9,6 +9,8 @@
 #include <string>
 #include <tuple>
 
+#include "tests/paths.h"
+
 namespace strait::comm {
 namespace {
 
@@ -29,8 +31,8 @@ class MpiRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {
 
 TEST_P(MpiRanks, PassTheirTests) {
   const auto& [ranks, algorithm] = GetParam();
-  expect_passes("mpirun --allow-run-as-root --oversubscribe -n " + std::to_string(ranks) +
-                " " STRAIT_BINARY_DIR "/tests/mpi_ranks " + algorithm);
+  expect_passes("mpirun --allow-run-as-root --oversubscribe -n " + std::to_string(ranks) + " " +
+                test::in_build("tests/mpi_ranks ") + algorithm);
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<int, std::string>>& test) {
@@ -44,9 +46,9 @@ class MpiHosts : public ::testing::TestWithParam<std::tuple<int, int, std::strin
 TEST_P(MpiHosts, PassTheirTests) {
   if (::geteuid() != 0) GTEST_SKIP() << "emulated hosts need root";
   const auto& [hosts, ranks, arguments] = GetParam();
-  expect_passes(STRAIT_SOURCE_DIR "/bench/netlab --rate none --hosts " + std::to_string(hosts) +
-                " --ranks-per-host " + std::to_string(ranks) +
-                " -- " STRAIT_BINARY_DIR "/tests/mpi_ranks " + arguments);
+  expect_passes(test::in_source("bench/netlab --rate none --hosts ") + std::to_string(hosts) +
+                " --ranks-per-host " + std::to_string(ranks) + " -- " +
+                test::in_build("tests/mpi_ranks ") + arguments);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -10,6 +10,7 @@
 #include "strait/base/file.h"
 #include "strait/base/random.h"
 #include "tests/fuzz/run_file_target.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 std::vector<std::string> corpus() {
   std::vector<std::string> files;
   for (const auto& entry :
-       std::filesystem::directory_iterator(STRAIT_SOURCE_DIR "/tests/fuzz/corpus/run_file"))
+       std::filesystem::directory_iterator(test::in_source("tests/fuzz/corpus/run_file")))
     files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
   return files;

@@ -15,6 +15,7 @@
 #include "strait/config/print.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -422,8 +423,8 @@ TEST(Data, IsRequiredToTrainOnly) {
 }
 
 TEST(Documents, TheReferenceIsGenerated) {
-  const std::string path = STRAIT_SOURCE_DIR "/docs/run-file.md",
-                    fresh = STRAIT_BINARY_DIR "/run-file.md";
+  const std::string path = test::in_source("docs/run-file.md"),
+                    fresh = test::in_build("run-file.md");
   const std::string expected = run_file_reference();
   write_file_atomically(fresh, expected);
   EXPECT_TRUE(read_file(path) == expected)
@@ -434,8 +435,7 @@ TEST(Documents, ExamplesAreValid) {
   for (const char* name :
        {"shakespeare_char.toml", "minimal.toml", "llama_tiny.toml", "gemma_tiny.toml"})
     for (const int64_t ranks : {1, 2, 3, 4}) {
-      const RunFile run =
-          load_run(std::string(STRAIT_SOURCE_DIR "/examples/") + name, {"data.path=x.txt"});
+      const RunFile run = load_run(test::in_source("examples/") + name, {"data.path=x.txt"});
       EXPECT_NO_THROW(validate_run(run, ranks)) << name;
       EXPECT_NO_THROW(require_data(run));
     }
@@ -443,19 +443,19 @@ TEST(Documents, ExamplesAreValid) {
       {"ornl_22b", 16}, {"ornl_175b", 128}, {"ornl_1t", 1024}, {"six_axes", 8}};
   for (const auto& [name, ranks] : meshes)
     EXPECT_NO_THROW(
-        validate_run(load_run(STRAIT_SOURCE_DIR "/examples/" + std::string(name) + ".toml"), ranks))
+        validate_run(load_run(test::in_source("examples/") + std::string(name) + ".toml"), ranks))
         << name;
-  const RunFile run = load_run(STRAIT_SOURCE_DIR "/examples/shakespeare_char.toml");
+  const RunFile run = load_run(test::in_source("examples/shakespeare_char.toml"));
   EXPECT_EQ(run.model.shape.layers, 4);
   EXPECT_EQ(run.model.shape.heads, 4);
   EXPECT_EQ(run.model.shape.width, 128);
   EXPECT_EQ(run.model.shape.context, 64);
   EXPECT_FALSE(run.model.shape.bias);
-  const RunFile llama = load_run(STRAIT_SOURCE_DIR "/examples/llama_tiny.toml");
+  const RunFile llama = load_run(test::in_source("examples/llama_tiny.toml"));
   EXPECT_EQ(llama.model.family, "llama");
   EXPECT_EQ(llama.model.shape.kv_heads, 2);
   EXPECT_FALSE(llama.model.shape.bias);
-  const RunFile gemma = load_run(STRAIT_SOURCE_DIR "/examples/gemma_tiny.toml");
+  const RunFile gemma = load_run(test::in_source("examples/gemma_tiny.toml"));
   EXPECT_EQ(gemma.model.family, "gemma3");
   EXPECT_EQ(gemma.model.shape.window_pattern, 3);
   EXPECT_EQ(gemma.model.shape.rope.theta, 1e6);

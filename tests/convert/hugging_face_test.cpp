@@ -4,6 +4,7 @@
 
 #include "strait/config/print.h"
 #include "tests/convert/hugging_face_fixture.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -309,9 +310,9 @@ TEST_F(HuggingFace, AModelBeyondMemoryIsRefusedBeforeItIsAllocated) {
 
 /// The independent implementation as a program; its exit code.
 int peer(const std::string& arguments, const std::string& log) {
-  const std::string command = "/usr/bin/python3 -B " STRAIT_SOURCE_DIR
-                              "/bench/peers/gpt2_hugging_face.py " +
-                              arguments + " >" + log + " 2>&1";
+  const std::string command = "/usr/bin/python3 -B " +
+                              test::in_source("bench/peers/gpt2_hugging_face.py ") + arguments +
+                              " >" + log + " 2>&1";
   return WEXITSTATUS(std::system(command.c_str()));
 }
 

@@ -20,12 +20,13 @@
 #include "strait/convert/convert.h"
 #include "strait/tokenizer/tokenizer.h"
 #include "strait/train/generate.h"
+#include "tests/paths.h"
 #include "tests/train/small_run.h"
 
 namespace strait::test {
 
-inline const std::string kFixture = STRAIT_SOURCE_DIR "/tests/fixtures/gpt2-hugging-face";
-inline const std::string kLlamaFixture = STRAIT_SOURCE_DIR "/tests/fixtures/llama-hugging-face";
+inline const std::string kFixture = test::in_source("tests/fixtures/gpt2-hugging-face");
+inline const std::string kLlamaFixture = test::in_source("tests/fixtures/llama-hugging-face");
 
 /// A safetensors file in memory, to be changed and written again.
 struct TensorFile {

@@ -10,6 +10,7 @@
 #include "tests/data/expect_user_error.h"
 #include "tests/data/sample_texts.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -46,7 +47,7 @@ TEST(Corpus, TheLastPartIsForValidation) {
 }
 
 TEST(Corpus, TinyShakespeareIsCutWhereNanoGptCutsIt) {
-  const std::string path = STRAIT_SOURCE_DIR "/../shared/data/tiny_shakespeare.txt";
+  const std::string path = test::in_source("../shared/data/tiny_shakespeare.txt");
   if (!std::filesystem::exists(path))
     return;  // an additional check on a text that is not in the repository
   DataOptions options = options_for("char", 0.1);

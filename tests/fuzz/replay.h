@@ -7,6 +7,7 @@
 #include <string>
 
 #include "strait/base/file.h"
+#include "tests/paths.h"
 
 namespace strait::testing {
 
@@ -16,7 +17,7 @@ using FuzzTarget = int (*)(const uint8_t*, size_t);
 inline int replay(const std::string& name, FuzzTarget target) {
   int count = 0;
   for (const auto& entry :
-       std::filesystem::directory_iterator(STRAIT_SOURCE_DIR "/tests/fuzz/corpus/" + name)) {
+       std::filesystem::directory_iterator(test::in_source("tests/fuzz/corpus/") + name)) {
     const std::string bytes = read_file(entry.path().string());
     const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
     const size_t first = bytes.size() <= 300 ? 0 : bytes.size();

@@ -7,6 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/strategy/finish/step_values.h"
+#include "tests/paths.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
@@ -39,7 +40,7 @@ TEST(RunValues, CountersAreSavedUnderTheirAddress) {
 
 // Two ranks of zero3, three steps of four sequences (tests/checkpoint/version_test.cpp).
 TEST(RunValues, ARunOfVersionOneGoesOnFromItsCounters) {
-  const std::string fixture = std::string(STRAIT_SOURCE_DIR) + "/tests/fixtures/checkpoint-0.1";
+  const std::string fixture = test::in_source("tests/fixtures/checkpoint-0.1");
   const test::TemporaryFolder folder;
   std::filesystem::copy(fixture, folder.path() + "/run", std::filesystem::copy_options::recursive);
   const std::string path = checkpoint::CheckpointReader(fixture).path() + "/run.toml";

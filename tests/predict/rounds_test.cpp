@@ -26,5 +26,35 @@ TEST(Rounds, BytesOfALongRoundAreThoseOfItsSteps) {
   EXPECT_EQ(price(design).traffic.bytes(), traffic.bytes());
 }
 
+/// C8 of CO2: a sum that takes half of a round is hidden by it; of one that takes two rounds, a
+/// round as long as its steps is not.
+TEST(Rounds, OfALateResultWhatIsLongerThanARoundIsExposed) {
+  constexpr int64_t kPeriod = 10;
+  strategy::Design design = strategy::make_design(
+      parse_run("", "run.toml",
+                {"model.preset=nano-char", "train.global_batch_size=2", "train.clip_norm=0",
+                 "train.steps=1000", "train.precision=fp32", "placement.preset=ddp",
+                 "sync.policy=co2", "sync.rounds.period_steps=" + std::to_string(kPeriod),
+                 "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = 1.0, "
+                 "latency_microseconds = 0.0 }]"}),
+      2, 65);
+  Cluster& cluster = design.cluster;
+  cluster.memory_bytes_per_second = cluster.codec_bytes_per_second = 1e18;
+  cluster.model_flops_per_second_fp32 = cluster.flops_per_second_fp32 = 1e9;
+  Level& links = cluster.levels.front();
+  links.processor_share = 0;
+  links.bytes_per_second = 1e18;
+  const double step = simulate(design).seconds;
+  const auto bytes = static_cast<double>(design.shape.parameters()) * 4;  // a rank sends, of two
+  for (const double rounds : {0.5, 2.0}) {
+    SCOPED_TRACE(rounds);
+    links.bytes_per_second = bytes / (rounds * kPeriod * step);
+    const sim::Result result = simulate(design);
+    const double exposed = kPeriod * (rounds > 1 ? step : 0);
+    EXPECT_NEAR(kPeriod * result.exposed_seconds, exposed, 0.02 * kPeriod * step);
+    EXPECT_NEAR(result.seconds, step + exposed / kPeriod, 0.02 * step);
+  }
+}
+
 }  // namespace
 }  // namespace strait::predict

@@ -4,6 +4,7 @@
 #include "strait/program/operation_text.h"
 #include "strait/program/program.h"
 #include "strait/program/roll.h"
+#include "tests/paths.h"
 #include "tests/program/example_programs.h"
 #include "tests/program/random_program.h"
 
@@ -82,7 +83,7 @@ TEST(Print, ReadsLikeTheExamples) {
 }
 
 TEST(Print, TheExampleInTheDocumentIsWhatIsPrinted) {
-  const std::string page = read_file(std::string(STRAIT_SOURCE_DIR) + "/docs/programs.md");
+  const std::string page = read_file(test::in_source("docs/programs.md"));
   EXPECT_NE(page.find(print(split_program(2, 4, 2)[0])), std::string::npos);
 }
 

@@ -15,6 +15,7 @@
 #include "strait/tokenizer/tokenizer.h"
 #include "tests/data/sample_texts.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -82,9 +83,9 @@ std::string mixed(size_t words, uint64_t seed, bool broken) {
 
 std::string code() {
   std::string text;
-  for (const char* folder : {"/strait/kernel", "/strait/data", "/tests/data", "/bench/peers"}) {
+  for (const char* folder : {"strait/kernel", "strait/data", "tests/data", "bench/peers"}) {
     std::vector<fs::path> paths;
-    for (const auto& entry : fs::directory_iterator(STRAIT_SOURCE_DIR + std::string(folder)))
+    for (const auto& entry : fs::directory_iterator(test::in_source(folder)))
       if (entry.is_regular_file()) paths.push_back(entry.path());
     std::sort(paths.begin(), paths.end());
     for (const fs::path& path : paths) text += read_file(path.string());
@@ -98,7 +99,7 @@ std::vector<int32_t> python_tokens(const std::string& tokenizer_json, const std:
   write_file_atomically(base + "/tokenizer.json", tokenizer_json);
   write_file_atomically(base + "/text", text);
   const std::string command =
-      "python3 -B " STRAIT_SOURCE_DIR "/bench/peers/bpe_reference.py encode " + base +
+      "python3 -B " + test::in_source("bench/peers/bpe_reference.py encode ") + base +
       "/tokenizer.json " + base + "/text " + base + "/out 2>" + base + "/log";
   EXPECT_EQ(std::system(command.c_str()), 0) << read_file(base + "/log");
   const std::string bytes = read_file(base + "/out");
@@ -126,7 +127,7 @@ void expect_same_tokens(const BpeModel& model, const std::string& text, bool com
 
 /// tests/fixtures/expected-tokens.json states which release of that library made the tokens.
 TEST(HuggingFaceTokens, AreOurs) {
-  const std::string fixtures = STRAIT_SOURCE_DIR "/tests/fixtures/";
+  const std::string fixtures = test::in_source("tests/fixtures/");
   const Json expected = Json::parse(read_file(fixtures + "expected-tokens.json"), "expected");
   const std::string text = expected.at("text").as_string();
   for (const char* name : {"gpt2", "llama"}) {
@@ -142,7 +143,7 @@ TEST(HuggingFaceTokens, AreOurs) {
 
 /// Llama's with other members, as Qwen 2's and SmolLM2's have them.
 TEST(HuggingFaceTokens, OfOtherKindsAreOurs) {
-  const std::string fixtures = STRAIT_SOURCE_DIR "/tests/fixtures/";
+  const std::string fixtures = test::in_source("tests/fixtures/");
   const Json expected = Json::parse(read_file(fixtures + "expected-tokens.json"), "expected");
   const std::string base = fixtures + "llama-hugging-face/tokenizer.json";
   for (const auto& [name, variant] : expected.at("variants").as_object()) {

@@ -14,6 +14,7 @@
 #include "strait/tokenizer/subword/pre_tokenizer.h"
 #include "strait/tokenizer/tokenizer.h"
 #include "tests/data/expect_user_error.h"
+#include "tests/paths.h"
 
 namespace strait {
 namespace {
@@ -29,8 +30,8 @@ std::unique_ptr<Tokenizer> parsed(const Json& json) {
 
 /// tests/fixtures/subword-tokenizers.json, which bench/peers/subword_reference.py made.
 const Json& fixture() {
-  static const Json read = Json::parse(
-      read_file(STRAIT_SOURCE_DIR "/tests/fixtures/subword-tokenizers.json"), "fixture");
+  static const Json read =
+      Json::parse(read_file(test::in_source("tests/fixtures/subword-tokenizers.json")), "fixture");
   return read;
 }
 
