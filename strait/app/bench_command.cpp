@@ -290,7 +290,7 @@ measure::BenchRow step_row(const cli::Command& command) {
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
   if (step.vocabulary == 1)
     refuse_flag("--vocabulary",
-                "--vocabulary 1: who can say one thing only has nothing to learn; the nearest "
+                "--vocabulary 1: a vocabulary of one token leaves nothing to learn; the nearest "
                 "valid value is 2");
   constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
   if (step.vocabulary > kMostTokens)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "strait/base/process_memory.h"
 #include "strait/config/products.h"
 #include "strait/probe/machine_rates.h"
 #include "strait/threads/core_quota.h"
@@ -59,6 +60,7 @@ void use_local_rates(Run& run, int64_t cores) {
                                                 cores, run.runtime.chosen.products),
                       share);
   run.cluster.measured->cores_per_machine = available_cores();
+  run.cluster.measured->memory_bytes_per_machine = usable_memory_bytes();
 }
 
 void use_agreed_rates(
@@ -73,12 +75,15 @@ void use_agreed_rates(
     Json rates = measure::rates_json(*run.cluster.measured);
     rates["ranks_per_machine"] = cores.ranks_per_machine;
     rates["cores_per_machine"] = cores.cores_per_machine;
+    rates["memory_bytes_per_machine"] = usable_memory_bytes();
     return rates.dump();
   });
   const Json rates = Json::parse(text, "the rates of rank 0");
   run.cluster.measured = measure::rates_from_json(rates);
   run.cluster.measured->ranks_per_machine = rates.at("ranks_per_machine").as_integer();
   run.cluster.measured->cores_per_machine = rates.at("cores_per_machine").as_integer();
+  run.cluster.measured->memory_bytes_per_machine =
+      rates.at("memory_bytes_per_machine").as_integer();
 }
 
 }  // namespace strait::app

@@ -30,6 +30,7 @@ train::Observer observer_of(const Job& job, report::Progress& progress, cli::Out
     output.progress(progress.bar(metrics, output.columns()));
   };
   observer.saved = [&](const std::string& path) { output.line("saved " + path); };
+  observer.warned = [&](const std::string& what) { output.line("warning     " + what); };
   observer.set_aside = [&](const std::string& path, const std::string& new_path) {
     output.line(fmt::format("set aside   {}, now {}: the run has gone back to step {}", path,
                             new_path, job.resume->manifest().step));

@@ -357,7 +357,7 @@ std::string resolve_checkpoint(const std::string& path) {
   if (const auto newest = newest_checkpoint(folder.string())) return *newest;
   ErrorPlace place;
   place.file = path;
-  if (is_folder((folder / "checkpoints").string()))
+  if (is_folder((folder / "checkpoints").string()) || is_there(folder / "run.toml"))
     throw UserError(fmt::format("the run folder {} holds no complete checkpoint", path), place);
   const std::string nearest = nearest_checkpoint(folder);
   const std::string hint = nearest.empty() ? ""

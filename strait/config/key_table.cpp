@@ -1,5 +1,7 @@
 // The table itself: one row per key of run.toml.
+#include "strait/config/key_field.h"
 #include "strait/config/keys.h"
+#include "strait/config/reserved_keys.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/shape/unet.h"
@@ -8,13 +10,6 @@
 
 namespace strait {
 namespace {
-
-/// Function that reaches a field through a chain of members: kField<&Run::train,
-/// &TrainOptions::steps>.
-template <auto... Members>
-constexpr auto kField = +[](Run& run) -> auto& {
-  return (run.*....*Members);
-};
 
 // The most that keeps products of counts inside 64 bits.
 constexpr double kMostCount = 1e9;
@@ -657,9 +652,10 @@ Rows tool_keys() {
 const std::vector<Key>& run_keys() {
   static const std::vector<Key> table = [] {
     Rows rows;
-    for (Rows (*part)() : {general_keys, model_keys, rope_keys, data_keys, train_keys,
-                           optimizer_keys, run_control_keys, cluster_keys, mesh_keys,
-                           placement_keys, sequence_keys, parallel_keys, sync_keys, tool_keys})
+    for (Rows (*part)() :
+         {general_keys, model_keys, rope_keys, data_keys, train_keys, optimizer_keys,
+          run_control_keys, cluster_keys, mesh_keys, placement_keys, sequence_keys, parallel_keys,
+          sync_keys, tool_keys, reserved_keys})
       for (Key& key : part()) rows.push_back(std::move(key));
     return rows;
   }();

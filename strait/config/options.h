@@ -94,6 +94,7 @@ struct TrainOptions {
   double clip_norm = 1.0;           // 0 = off
   std::string non_finite = "stop";  // stop | skip
   std::string recompute = "none";   // none | block | every:K
+  std::string start_from;           // reserved
 };
 
 struct EvaluationOptions {

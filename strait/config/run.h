@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "strait/config/options.h"
+#include "strait/config/reserved_options.h"
 #include "strait/data/options.h"
 #include "strait/optim/options.h"
 #include "strait/shape/options.h"
@@ -47,6 +48,11 @@ struct Run {
   PlacementOptions placement;
   SequenceOptions sequence;
   SyncOptions sync;
+  ResidenceOptions residence;
+  TiersOptions tiers;
+  ZerothOrderOptions zeroth_order;
+  ProjectionOptions projection;
+  AdapterOptions adapter;
 
   std::string file;  // where it was read from, for messages; "" = built in memory
 

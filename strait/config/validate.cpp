@@ -368,7 +368,8 @@ std::string nearest_run_name(const std::string& name) {
         std::isalnum(static_cast<uint8_t>(c)) || c == '-' || c == '_' || (c == '.' && !good.empty())
             ? c
             : '-';
-  return good.empty() ? "my-run" : good.substr(0, 100);
+  const bool nothing_left = good != name && good.find_first_not_of("-.") == std::string::npos;
+  return good.empty() || nothing_left ? "my-run" : good.substr(0, 100);
 }
 
 void check_keys(const Run& run) {

@@ -5,6 +5,11 @@
 
 namespace strait {
 
+/// Reserved.
+struct CompletionOptions {
+  std::string prompt_field, completion_field;
+};
+
 struct DataOptions {
   std::string path;  // file or folder of text, JSON-lines, llm.c shards, Megatron pairs;
                      // "synthetic:" (synthetic.h)
@@ -12,6 +17,7 @@ struct DataOptions {
   std::string text_field = "text";  // of JSON-lines: the member that is the text
   std::string tokenizer = "char";   // byte | char | bpe:N | ids:N | path of a tokenizer.json
   double validation_share = 0.1;    // the last part of the text, in [0, 1)
+  CompletionOptions completion;     // of JSON-lines
   std::string document_separator;   // "" = one stream
 };
 

@@ -70,7 +70,7 @@ UserError path_error(const std::string& message, const std::string& path) {
   return UserError(message, place);
 }
 
-/// "; did you mean PATH?" for the sibling with the nearest name, or "".
+/// "; did you mean PATH?" for the sibling with the nearest name, if it is near, or "".
 std::string nearest_path(const std::string& path) {
   const fs::path wanted(path);
   const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
@@ -82,9 +82,18 @@ std::string nearest_path(const std::string& path) {
       names.push_back(entry->path().filename().string());
   std::sort(names.begin(), names.end());
   if (names.empty()) return "";
-  const std::string name = nearest_choice(wanted.filename().string(), names);
+  const std::string asked = wanted.filename().string();
+  const std::string name = nearest_choice(asked, names);
+  if (edit_distance(asked, name) > std::max<int64_t>(2, std::ssize(asked) / 3)) return "";
   return fmt::format("; did you mean {}?",
                      wanted.has_parent_path() ? (folder / name).string() : name);
+}
+
+/// " in FOLDER" for a path that begins in the folder of the command.
+std::string in_which(const std::string& path) {
+  std::error_code code;
+  const fs::path folder = fs::current_path(code);
+  return code || fs::path(path).is_absolute() ? "" : " in " + folder.string();
 }
 
 /// What of a folder is no file and no folder of files: passed over, its text would be missing.
@@ -195,9 +204,9 @@ Text read_text(const DataOptions& options, const std::vector<std::string>& files
   if (!path_exists(options.path)) {
     ErrorPlace place;  // the caller knows where the path is written
     place.key = "data.path";
-    throw UserError(
-        fmt::format("data.path: {} does not exist{}", options.path, nearest_path(options.path)),
-        place);
+    throw UserError(fmt::format("data.path: {} does not exist{}{}", options.path,
+                                in_which(options.path), nearest_path(options.path)),
+                    place);
   }
   Text text;
   for (const std::string& file : files) {

@@ -229,7 +229,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   check_device(job);
   job.modules_hash = check_chain(job);
   if (!job.device)
-    require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
+    job.spare_memory_bytes =
+        require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   with_place(run, [&] { open_training(job); });
   check_empty_batches(job);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);

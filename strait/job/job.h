@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,8 @@ struct Job {
   /// Where the ranks of this process keep their values; null = plain memory and our own kernels.
   std::shared_ptr<tensor::Device> device;
   Binding binding;  // of the ranks of this computer
+  /// Beside what training needs, of each; a save takes it.
+  int64_t spare_memory_bytes = std::numeric_limits<int64_t>::max();
   double model_flops_per_token = 0;
   double peak_flops_per_second = 0;  // all ranks
 };

@@ -52,9 +52,10 @@ std::string what_would_fit(const strategy::Design& design, const Ranks& ranks_he
 
 }  // namespace
 
-void require_memory(const strategy::Design& design, const Ranks& ranks_here, int64_t has_bytes) {
+int64_t require_memory(const strategy::Design& design, const Ranks& ranks_here, int64_t has_bytes) {
   const double needs = needs_bytes(design, ranks_here), has = static_cast<double>(has_bytes);
-  if (needs <= has) return;
+  if (needs <= has)
+    return static_cast<int64_t>((has - needs) / static_cast<double>(ranks_here.size()));
   throw NothingFits(
       fmt::format("the {} rank{} of this computer need {:.4g} GB and {:.4g} GB are there; {}",
                   ranks_here.size(), ranks_here.size() == 1 ? "" : "s", needs / 1e9,

@@ -103,6 +103,10 @@ std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t 
   return sizes;
 }
 
+int64_t ranks_here(const MeasuredRates& measured, int64_t ranks) {
+  return measured.ranks_per_machine > 0 ? measured.ranks_per_machine : ranks;
+}
+
 /// The rates that were measured; the others stay. More ranks than cores take turns on them.
 void use_measured(const MeasuredRates& measured, int64_t ranks, Cluster& cluster) {
   const std::pair<double, double*> rates[] = {
@@ -121,7 +125,7 @@ void use_measured(const MeasuredRates& measured, int64_t ranks, Cluster& cluster
     if (rate > 0) *target = rate;
   cluster.cores_per_rank = measured.cores_per_rank;
   cluster.rates_source = "measured on this machine";
-  const int64_t here = measured.ranks_per_machine > 0 ? measured.ranks_per_machine : ranks;
+  const int64_t here = ranks_here(measured, ranks);
   if (measured.cores_per_machine == 0 || here <= measured.cores_per_machine) return;
   cluster.ranks_per_machine = here;
   cluster.cores_per_machine = measured.cores_per_machine;
@@ -179,6 +183,11 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
       options.levels.empty() ? cluster_rates(options.preset) : cluster_rates("localhost");
   if (options.measured && cluster.name == "localhost")
     use_measured(*options.measured, ranks, cluster);
+  // Levels that a run file names are those of machines that are not at hand.
+  if (options.measured && options.levels.empty() && cluster.name == "localhost" &&
+      options.measured->memory_bytes_per_machine > 0)
+    cluster.memory_bytes =
+        options.measured->memory_bytes_per_machine / ranks_here(*options.measured, ranks);
   cluster.links_source = "preset " + cluster.name;
   if (!options.levels.empty()) {
     cluster.name = "levels";

@@ -30,6 +30,7 @@ struct MeasuredRates {
          attention_flops_per_second_bf16 = 0;
   double weights_per_second_fp32 = 0, weights_per_second_bf16 = 0;  // as Cluster's
   double memory_bytes_per_second = 0;                               // copies, read + write
+  int64_t memory_bytes_per_machine = 0;  // that its ranks may use together; 0 = not known
 };
 
 /// Exactly one of preset, file, levels.

@@ -182,8 +182,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   runner_.run(strategy::kForStart, first_step_);
   state_.drain();
   count_between_steps();
-  if (job_.design.run.checkpoint.asynchronous)
-    writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
+  if (job_.design.run.checkpoint.asynchronous) save_beside_training();
   if (lead()) prepare_texts();
   shared_.outcome.state_bytes[rank_] = program::resident_memory(step, rank_);
   shared_.outcome.predicted_peak_bytes[rank_] = predict::peak_memory(job_.design, rank_).total();

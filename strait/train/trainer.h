@@ -48,6 +48,8 @@ struct Observer {
   /// Checkpoints behind the one that a run has gone back to, before its first step.
   std::function<void(const std::string& path, const std::string& new_path)> set_aside =
       [](const std::string&, const std::string&) {};
+  /// What the run does otherwise than its file asks, before its first step.
+  std::function<void(const std::string& what)> warned = [](const std::string&) {};
 };
 
 /// How a run reaches the process around it; everything may be empty.
@@ -179,6 +181,8 @@ class Trainer {
   void save(int64_t step, bool due = true);
   /// Asked to stop before its first step: what it came from is saved unless it stands there
   /// already.
+  /// Opens a writer where a copy of what this rank saves fits beside training; else saves wait.
+  void save_beside_training();
   void save_unchanged();
   /// What a save has begun to write.
   void finish_writing();

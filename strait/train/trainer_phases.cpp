@@ -1,4 +1,6 @@
 // What a trainer does between steps: evaluation, checkpoints, and the end of the run.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -171,6 +173,18 @@ bool Trainer::any_asked_to_stop(int64_t step) {
   comm::sum_over_ranks(world_, {&asked, 1},
                        {"agree to stop before the first step", step, site_.deadline_seconds});
   return asked > 0;
+}
+
+void Trainer::save_beside_training() {
+  persist::HostImages images;
+  const int64_t copy = job_.device ? 0 : checkpoint::snapshot_bytes(units_->shards(images));
+  if (copy <= job_.spare_memory_bytes)
+    writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
+  else if (lead())
+    shared_.observer.warned(fmt::format(
+        "checkpoint.asynchronous cannot take effect: a copy of the state, {:.3g} GB, does not fit "
+        "beside what training needs; steps wait for checkpoints",
+        static_cast<double>(copy) / 1e9));
 }
 
 void Trainer::save_unchanged() {

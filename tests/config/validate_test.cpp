@@ -63,6 +63,37 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };
+  for (const char* text :
+       {"data.completion.prompt_field", "data.completion.completion_field", "train.start_from",
+        "residence.state.weights", "residence.state.gradients", "residence.state.optimizer",
+        "residence.state.activations", "residence.codec", "tiers.capacity.disk_path",
+        "zeroth_order.step.restore", "projection.matrix.schedule"})
+    cases.emplace_back(text, "\"host\"");
+  for (const char* number : {"residence.share_above",
+                             "tiers.capacity.device_gb",
+                             "tiers.capacity.host_gb",
+                             "tiers.capacity.disk_gb",
+                             "tiers.throttle.up_gb_per_second",
+                             "tiers.throttle.down_gb_per_second",
+                             "tiers.throttle.read_gb_per_second",
+                             "tiers.throttle.write_gb_per_second",
+                             "zeroth_order.step.epsilon",
+                             "zeroth_order.step.directions",
+                             "zeroth_order.sign_ranks",
+                             "zeroth_order.write_back_every",
+                             "projection.matrix.size",
+                             "projection.matrix.nonzeros",
+                             "projection.refresh.check_every_steps",
+                             "projection.refresh.bias",
+                             "projection.refresh.samples",
+                             "projection.refresh.iterations",
+                             "projection.refresh.learning_rate",
+                             "adapter.lora.rank",
+                             "adapter.lora.alpha"})
+    cases.emplace_back(number, "2");
+  cases.emplace_back("residence.delayed_update", "true");
+  cases.emplace_back("zeroth_order.step.exact", "false");
+  cases.emplace_back("adapter.lora.targets", "[\"up\"]");
   // These take effect as long as their passes are there.
   for (const char* axis : {"mesh.axes.x", "mesh.axes.y", "mesh.axes.z", "mesh.axes.stage"})
     if (find_key(axis)->rule.only_default) cases.emplace_back(axis, "2");

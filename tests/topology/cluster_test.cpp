@@ -110,6 +110,17 @@ TEST(Cluster, PresetsHaveEveryRate) {
   }
 }
 
+TEST(Cluster, RanksShareTheMemoryOfTheirMachine) {
+  ClusterOptions options;
+  const int64_t assumed = make_cluster(options, 4).memory_bytes;
+  options.measured = MeasuredRates{.memory_bytes_per_machine = 24'000};
+  EXPECT_EQ(make_cluster(options, 4).memory_bytes, 6'000);
+  options.measured->ranks_per_machine = 2;  // of 4
+  EXPECT_EQ(make_cluster(options, 4).memory_bytes, 12'000);
+  options.levels = {{.name = "world"}};  // other machines
+  EXPECT_EQ(make_cluster(options, 4).memory_bytes, assumed);
+}
+
 TEST(Cluster, RanksBeyondTheCoresTakeTurns) {
   ClusterOptions options;
   options.measured = MeasuredRates{.cores_per_machine = 2, .flops_per_second_fp32 = 100};

@@ -270,5 +270,26 @@ TEST_F(Resume, AFailedRunReportsTheLastCheckpointThatIsComplete) {
   }
 }
 
+TEST_F(Resume, SavesWaitWhereNoCopyOfTheStateFits) {
+  std::vector<std::string> hashes;
+  for (const bool fits : {true, false}) {
+    const std::string run_dir = folder_.path() + (fits ? "/fits" : "/waits");
+    Job job = make_job(small_run(folder_.path(), {"train.steps=4", "checkpoint.every_steps=1",
+                                                  "output.run_dir=" + run_dir}),
+                       2);
+    if (!fits) job.spare_memory_bytes = 100;
+    int saves = 0;
+    std::string warning;
+    train::Observer observer;
+    observer.saved = [&](const std::string&) { ++saves; };
+    observer.warned = [&](const std::string& what) { warning = what; };
+    hashes.push_back(test::outcome_of(job, {}, observer).parameter_hash);
+    EXPECT_EQ(saves, 4);
+    EXPECT_EQ(warning.empty(), fits) << warning;
+    if (!fits) EXPECT_NE(warning.find("checkpoint.asynchronous"), std::string::npos);
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
 }  // namespace
 }  // namespace strait

@@ -234,9 +234,10 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
   const size_t wanted = p.codecs.gradients.size();
   if (specs.size() == 1) specs.resize(wanted, specs.front());
   if (specs.size() != wanted)
-    throw UserError(fmt::format("{} lists {} codecs for {} hops ({}); nearest: one for all, or {}",
-                                key, specs.size(), wanted, hops_text(p), wanted),
-                    place_of(run, key));
+    throw UserError(
+        fmt::format("{} lists {} codecs for {} hop{} (ranks: {}); nearest: one for all, or {}", key,
+                    specs.size(), wanted, wanted == 1 ? "" : "s", hops_text(p), wanted),
+        place_of(run, key));
   p.codecs.gradients = std::move(specs);
 }
 
