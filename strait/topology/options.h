@@ -30,6 +30,9 @@ struct MeasuredRates {
          attention_flops_per_second_bf16 = 0;
   double weights_per_second_fp32 = 0, weights_per_second_bf16 = 0;  // as Cluster's
   double memory_bytes_per_second = 0;                               // copies, read + write
+  /// Of LibTorch, in the type that was measured; as Cluster's.
+  double library_flops_per_second = 0, library_activations_per_second = 0,
+         library_calls_per_second = 0;
 };
 
 /// Exactly one of preset, file, levels.
