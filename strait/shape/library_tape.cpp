@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace strait {
+namespace {
+
+/// Of a matrix and its vector of biases: views of weights and of gradients, clearing and adding.
+constexpr double kCallsOfLeaf = 8;
+
+}  // namespace
 
 /// Memory of a tensor, for its life.
 class LibraryTape::Storage {
@@ -96,10 +102,15 @@ void LibraryTape::backward(Tensor result) {
   result = {};
   for (size_t at = nodes_.size(); at-- > 0;) {
     Node& node = nodes_[at];
-    if (node.is_leaf || gradients_[at].bytes_ == 0) continue;
+    if (gradients_[at].bytes_ == 0) continue;
+    if (node.is_leaf) {
+      work_.calls += kCallsOfLeaf;
+      continue;
+    }
     Tensor given = std::exchange(gradients_[at], {});
     const Operation& operation = node.operation;
-    work_.calls += static_cast<double>(operation.calls);
+    // Of a product the gradients of both operands.
+    work_.calls += static_cast<double>((operation.product ? 2 : 1) * operation.calls);
     work_.activations += operation.activations;
     const int64_t copied = operation.wants_dense && !given.dense_ ? given.bytes_ : 0;
     double passed = static_cast<double>(2 * copied);

@@ -18,7 +18,10 @@ using Known = std::array<std::optional<Tensor>, kNumUnetTargets + 1>;
 
 constexpr int64_t kWide = 8;            // bytes of what noise and moments are made in
 constexpr int64_t kFewNumbers = 20480;  // of one image: LibTorch unfolds it
-constexpr int64_t kChannelBlock = 8;    // of oneDNN's layouts; 16 with AVX-512
+/// What a convolution of hardly any numbers takes of a call: layouts there and back, and looking up
+/// its kernels: 60 us where SiLU of one number took 4.
+constexpr int64_t kCallsOfLayouts = 14;
+constexpr int64_t kChannelBlock = 8;  // of oneDNN's layouts; 16 with AVX-512
 
 class Work {
  public:
@@ -326,7 +329,8 @@ class Work {
          .scratch = dense + (unfolds ? columns
                                      : std::max(from + weight.bytes() + to_blocks - to, to_blocks)),
          .backward_scratch = dense + (unfolds ? columns : from + to_blocks),
-         .product = true});
+         .product = true,
+         .calls = unfolds || kernel == 1 ? 2 : kCallsOfLayouts});
   }
   /// Scores of all pixels with all, thrice: as a product, scaled and behind the softmax, which
   /// stay.

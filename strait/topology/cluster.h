@@ -43,8 +43,9 @@ struct Cluster {
   /// gradients) beside their operations, however few the rows; 0 = at no cost.
   double weights_per_second_fp32 = 0.0;
   double weights_per_second_bf16 = 0.0;
-  /// Per rank, of blocks that LibTorch runs: its products; numbers through SiLU, a norm or a softmax
-  /// (LibraryWork); its operations, however small. 0 = as model_flops_per_second; at no cost.
+  /// Per rank, of blocks that LibTorch runs: its products; numbers through SiLU, a norm or a
+  /// softmax (LibraryWork); its operations, however small. 0 = as model_flops_per_second; at no
+  /// cost.
   double library_flops_per_second = 0.0;
   double library_activations_per_second = 0.0;
   double library_calls_per_second = 0.0;
@@ -91,7 +92,8 @@ struct Cluster {
                                                   : 0.0;
     return rate > 0 ? weights / rate : 0.0;
   }
-  /// Multiplies the rates of products, blocks and attention.
+  /// Multiplies the rates of products, blocks, attention and a library, of whose calls none is
+  /// quicker for more threads.
   void scale_compute(double factor);
   /// Seconds of so many operations of a model's blocks, `attention_flops` of them in attention, on
   /// so many numbers of weights.
