@@ -174,6 +174,8 @@ double compute_seconds(const Program& program, const Op& op, const Cluster& clus
     case program::Bound::kNothing:
       return 0;
     case program::Bound::kProducts:
+      if (cost.library.calls > 0)
+        return cluster.library_seconds(cost.dtype, cost.flops, cost.library);
       return cluster.block_seconds(cost.dtype, cost.flops, cost.attention_flops, cost.weights);
     case program::Bound::kMemory:
       return seconds_of(cost.bytes, cluster.memory_bytes_per_second);

@@ -70,6 +70,8 @@ std::vector<program::AttributeInfo> block_attributes() {
       {"batch", AttributeType::kInteger},          {"tokens", AttributeType::kInteger},
       {"training", AttributeType::kInteger},       {"flops", AttributeType::kNumber},
       {"attention flops", AttributeType::kNumber}, {"workspace", AttributeType::kInteger},
+      {"library bytes", AttributeType::kInteger},  {"passed bytes", AttributeType::kNumber},
+      {"activations", AttributeType::kNumber},     {"calls", AttributeType::kNumber},
       {"capacity", AttributeType::kInteger},       {"micro-batch", AttributeType::kIndex, true}};
 }
 
@@ -101,6 +103,9 @@ KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
   cost.weights = weights_of(op);
   cost.bytes = program::touched_bytes(program, op, rank);
   cost.workspace_bytes = program::attribute<int64_t>(op, kWorkspace);
+  cost.library = {
+      program::attribute<int64_t>(op, kLibraryBytes), program::attribute<double>(op, kPassedBytes),
+      program::attribute<double>(op, kActivations), program::attribute<double>(op, kCalls)};
   cost.dtype = type_of_products(program, op);
   return cost;
 }
@@ -464,14 +469,22 @@ Op block_op(const Kernel& kernel, int64_t block, const program::IntegerRange& se
   Op op;
   op.kind = program::OpKind::kKernel;
   op.kernel = &kernel;
-  op.attributes = {program::Index{block}, segments,    int64_t{0}, int64_t{0}, int64_t{0},
-                   double{0.0},           double{0.0}, int64_t{0}, int64_t{0}, program::Index{-1}};
+  op.attributes = {program::Index{block}, segments,    int64_t{0}, int64_t{0},        int64_t{0},
+                   double{0.0},           double{0.0}, int64_t{0}, int64_t{0},        double{0.0},
+                   double{0.0},           double{0.0}, int64_t{0}, program::Index{-1}};
   return op;
 }
 
 void set_flops(Op& op, double flops, double attention_flops) {
   op.attributes[kFlops] = flops;
   op.attributes[kAttentionFlops] = attention_flops;
+}
+
+void set_library(Op& op, const LibraryWork& work) {
+  op.attributes[kLibraryBytes] = work.bytes;
+  op.attributes[kPassedBytes] = work.passed_bytes;
+  op.attributes[kActivations] = work.activations;
+  op.attributes[kCalls] = work.calls;
 }
 
 void scale_flops(Op& op, double part) {

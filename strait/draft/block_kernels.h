@@ -47,6 +47,10 @@ enum BlockAttribute : int {
   kFlops,           // number
   kAttentionFlops,  // number: of these
   kWorkspace,       // integer: bytes
+  kLibraryBytes,    // integer: the fields of LibraryWork
+  kPassedBytes,     // number
+  kActivations,     // number
+  kCalls,           // number
   kCapacity,        // integer: tokens that the cache holds
   kInFlight,        // index: the micro-batch, where a rank has several in flight; else below 0
   kRound,           // integer: of a ring
@@ -128,6 +132,8 @@ program::Op block_op(const program::Kernel& kernel, int64_t block,
 
 /// Floating-point operations of a block kernel's op, and those of attention among them.
 void set_flops(program::Op& op, double flops, double attention_flops = 0);
+/// What the op leaves to a library.
+void set_library(program::Op& op, const LibraryWork& work);
 /// Leaves this part of both.
 void scale_flops(program::Op& op, double part);
 /// Numbers of weights that the products of such an op pass over, told from their operations and

@@ -43,6 +43,7 @@ bool is_begun(int slot, SegmentRange range, Phase phase, bool splits_rows) {
 struct Costs {
   double flops = 0, attention_flops = 0;
   int64_t workspace_bytes = 0;
+  LibraryWork library = {};
 };
 
 Costs segment_costs(const Op& op, const ModelShape& shape, Dtype dtype) {
@@ -71,11 +72,13 @@ Costs fused_costs(const Op& op, const ModelShape& shape, int64_t block, Dtype dt
   const BlockSizes sizes = block_sizes(shape, block, program::attribute<int64_t>(op, kBatch),
                                        program::attribute<int64_t>(op, kLength), dtype);
   if (op.kernel == &kBackward)
-    return {sizes.backward_flops, 2 * sizes.attention_flops, sizes.backward_workspace_bytes};
+    return {sizes.backward_flops, 2 * sizes.attention_flops, sizes.backward_workspace_bytes,
+            sizes.backward_library};
   if (op.kernel == &kForwardBackward)
     return {sizes.forward_flops + sizes.backward_flops, 3 * sizes.attention_flops,
-            sizes.backward_workspace_bytes};
-  return {sizes.forward_flops, sizes.attention_flops, sizes.forward_workspace_bytes};
+            sizes.backward_workspace_bytes, sizes.backward_library};
+  return {sizes.forward_flops, sizes.attention_flops, sizes.forward_workspace_bytes,
+          sizes.forward_library};
 }
 
 }  // namespace
@@ -259,6 +262,7 @@ void price(Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {
                                             : fused_costs(op, shape, block, dtype);
   set_flops(op, costs.flops, costs.attention_flops);
   op.attributes[kWorkspace] = costs.workspace_bytes;
+  set_library(op, costs.library);
 }
 
 }  // namespace strait::draft

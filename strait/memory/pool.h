@@ -1,6 +1,7 @@
 // Aligned buffers from a pool that counts what is alive. One pool per rank; not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -47,6 +48,11 @@ class Pool {
   /// system has no memory left.
   void* allocate(int64_t bytes, Reach reach = Reach::kOwn);
   void release(void* pointer);
+  /// Memory that somebody else takes (or, below 0, gives back) for this rank: it counts as alive.
+  void count(int64_t bytes) {
+    live_ += bytes;
+    peak_ = std::max(peak_, live_);
+  }
   /// Where the buffers are: null = plain memory.
   tensor::Device* device() const { return device_; }
 

@@ -21,19 +21,6 @@ Tensor as_maps(const Tensor& flat, UnetMap map) {
   return flat.reshape({flat.size(0), map.channels, map.height, map.height});
 }
 
-/// The maps of a value and, behind them, the embedding of the time step.
-struct Value {
-  std::vector<Tensor> maps;
-  Tensor time;
-
-  Tensor pack(bool has_time) const {
-    std::vector<Tensor> parts;
-    for (const Tensor& map : maps) parts.push_back(map.flatten(1));
-    if (has_time) parts.push_back(time);
-    return at::cat(parts, 1);
-  }
-};
-
 /// Of one head over all pixels: [B, 3 channels, pixels] -> [B, channels, pixels].
 Tensor attend(const Tensor& qkv) {
   const std::vector<Tensor> parts = qkv.chunk(3, 1);
@@ -54,24 +41,25 @@ struct Maker {
   at::ScalarType type() const { return weights.type(); }
   UnetMap own(UnetMap map) const { return {map.channels / y, map.height}; }
 
-  Value input() const {
-    const bool enters = block.step == UnetStep::kEnter;
-    Value value;
-    int64_t at = 0;
-    const std::vector<UnetMap> maps = enters ? std::vector<UnetMap>{unet.image()} : block.entering;
-    for (const UnetMap& whole : maps) {
-      const UnetMap map = enters ? whole : own(whole);
-      value.maps.push_back(as_maps(given(kInput).slice(1, at, at + map.elements()), map));
-      at += map.elements();
-    }
-    value.time = given(kInput).slice(1, at);
-    return value;
+  /// Numbers of the first maps that enter; behind the last lies the embedding of the step.
+  int64_t entering_elements(size_t count) const {
+    if (block.step == UnetStep::kEnter) return unet.image().elements();
+    int64_t elements = 0;
+    for (size_t index = 0; index < count; ++index)
+      elements += own(block.entering[index]).elements();
+    return elements;
   }
+  /// A map that enters, counted from the last.
+  Tensor entering(size_t from_last) const {
+    const size_t index = block.entering.size() - 1 - from_last;
+    const UnetMap map = own(block.entering[index]);
+    const int64_t at = entering_elements(index);
+    return as_maps(given(kInput).slice(1, at, at + map.elements()), map);
+  }
+  Tensor time() const { return given(kInput).slice(1, entering_elements(block.entering.size())); }
   /// What the residual block, or the last block, takes: channels of one or two maps.
-  Tensor taken(const Value& value) const {
-    const Tensor& last = value.maps.back();
-    return block.step == UnetStep::kUp ? at::cat({last, value.maps[value.maps.size() - 2]}, 1)
-                                       : last;
+  Tensor taken() const {
+    return block.step == UnetStep::kUp ? at::cat({entering(0), entering(1)}, 1) : entering(0);
   }
   std::vector<int64_t> taken_channels() const {
     std::vector<int64_t> parts = {block.entering.back().channels};
@@ -152,10 +140,9 @@ struct Maker {
   }
 
   Tensor normed() const {
-    const Value value = input();
     const Tensor maps =
-        at::silu(group_norm("residual.norm1", taken(value), taken_channels(), given(kMoments)));
-    return at::cat({maps.flatten(1), at::silu(value.time)}, 1);
+        at::silu(group_norm("residual.norm1", taken(), taken_channels(), given(kMoments)));
+    return at::cat({maps.flatten(1), at::silu(time())}, 1);
   }
   Tensor first_convolution() const {
     const UnetMap map = own(unet.residual_input(number));
@@ -180,7 +167,7 @@ struct Maker {
   Tensor features() const {
     const Tensor branch = as_maps(given(kBranch).to(type()), own(made())) +
                           weights["residual.conv2.bias"].reshape({1, -1, 1, 1});
-    if (!weights.has("residual.shortcut.weight")) return branch + taken(input());
+    if (!weights.has("residual.shortcut.weight")) return branch + taken();
     return branch + with_bias(own_channels(as_maps(given(kShortcut), made())), "residual.shortcut")
                         .to(type());
   }
@@ -203,40 +190,41 @@ struct Maker {
     return convolution("resample",
                        at::upsample_nearest2d(maps, {2 * maps.size(2), 2 * maps.size(3)}));
   }
+  /// Maps that pass by lie one behind another, as they enter.
   Tensor output() const {
-    Value value = input();
-    if (block.step == UnetStep::kUp) value.maps.resize(value.maps.size() - 2);
-    if (block.step == UnetStep::kMiddle && !block.keeps_input) value.maps.pop_back();
-    if (!block.resamples || block.step == UnetStep::kDown) value.maps.push_back(last());
+    std::vector<Tensor> parts;
+    if (const int64_t passing = entering_elements(block.num_passing()); passing > 0)
+      parts.push_back(given(kInput).slice(1, 0, passing));
+    if (!block.resamples || block.step == UnetStep::kDown) parts.push_back(last().flatten(1));
     if (block.resamples) {
       const UnetMap map = {made().channels, block.leaving.back().height};
-      value.maps.push_back(
-          with_bias(own_channels(as_maps(given(kResampled), map)), "resample").to(type()));
+      parts.push_back(with_bias(own_channels(as_maps(given(kResampled), map)), "resample")
+                          .to(type())
+                          .flatten(1));
     }
-    return value.pack(block.leaves_time);
+    if (block.leaves_time) parts.push_back(time());
+    return at::cat(parts, 1);
   }
   Tensor enter() const {
-    Value value = input();
-    value.maps = {convolution("conv", value.maps.front(), false)};
-    value.time = linear("time.1", given(kHidden), false);
-    return value.pack(true);
+    const Tensor image = as_maps(given(kInput).slice(1, 0, unet.image().elements()), unet.image());
+    return at::cat(
+        {convolution("conv", image, false).flatten(1), linear("time.1", given(kHidden), false)}, 1);
   }
   Tensor predicted() const {
-    const Tensor maps = taken(input());
     return convolution("conv",
-                       at::silu(group_norm("norm", maps, taken_channels(), given(kMoments))));
+                       at::silu(group_norm("norm", taken(), taken_channels(), given(kMoments))));
   }
 
   Tensor make(UnetValue value) const {
     switch (value) {
       case kMoments:
-        return moments(taken(input()), taken_channels());
+        return moments(taken(), taken_channels());
       case kNormed:
         return normed();
       case kMade:
         return first_convolution();
       case kShortcut:
-        return convolution("residual.shortcut", taken(input()));
+        return convolution("residual.shortcut", taken());
       case kActivated:
         return activated();
       case kBranch:
@@ -254,7 +242,7 @@ struct Maker {
       case kResampled:
         return resampled();
       case kHidden:
-        return at::silu(linear("time.0", input().time, false));
+        return at::silu(linear("time.0", time(), false));
       case kPredicted:
         return predicted();
       case kOutput:

@@ -24,6 +24,7 @@
 #include "strait/measure/gemm.h"
 #include "strait/measure/rank_team.h"
 #include "strait/probe/attention_work.h"
+#include "strait/probe/library_run.h"
 #include "strait/probe/probe_work.h"
 
 namespace strait::measure {
@@ -36,6 +37,7 @@ constexpr double kProductSeconds = 0.03;
 constexpr double kCopySeconds = 0.01;
 constexpr double kBlockSeconds = 0.02;  // of many tokens, and again of few
 constexpr double kAttentionSeconds = 0.02;
+constexpr double kLibrarySeconds = 0.01;  // of each of its parts
 
 /// Processor time of this thread: other programs on the machine do not lengthen it.
 double thread_seconds() {
@@ -120,6 +122,13 @@ double attention_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts produc
   return works[0]->flops() / seconds;
 }
 
+double library_rate(RankTeam& team, LibraryPart part, Dtype dtype) {
+  std::vector<std::unique_ptr<LibraryRun>> works;
+  const double seconds = best_of(
+      team, kLibrarySeconds, [&] { return std::make_unique<LibraryRun>(part, dtype); }, works);
+  return works[0]->amount() / seconds;
+}
+
 /// Of blocks with many tokens and with few.
 BlockRates rates_of_blocks(RankTeam& team, Dtype dtype, kernel::NarrowProducts products,
                            const OtherRates& others) {
@@ -157,6 +166,9 @@ constexpr Field kFields[] = {
     {"bf16_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_bf16},
     {"fp32_weights_per_second", &MeasuredRates::weights_per_second_fp32},
     {"bf16_weights_per_second", &MeasuredRates::weights_per_second_bf16},
+    {"library_flops_per_second", &MeasuredRates::library_flops_per_second},
+    {"library_activations_per_second", &MeasuredRates::library_activations_per_second},
+    {"library_calls_per_second", &MeasuredRates::library_calls_per_second},
     {"memory_bytes_per_second", &MeasuredRates::memory_bytes_per_second}};
 
 std::optional<MeasuredRates> read_rates(const std::string& file) {
@@ -209,6 +221,9 @@ MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts p
   RankTeam team(cores, 1);
   MeasuredRates rates;
   rates.memory_bytes_per_second = copy_rate(team);
+  rates.library_flops_per_second = library_rate(team, LibraryPart::kConvolutions, dtype);
+  rates.library_activations_per_second = library_rate(team, LibraryPart::kActivations, dtype);
+  rates.library_calls_per_second = library_rate(team, LibraryPart::kCalls, dtype);
   const double attention = attention_rate(team, dtype, products);
   const double rate = product_rate(team, dtype, products);
   const auto [blocks, weights] =

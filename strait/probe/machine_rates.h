@@ -14,9 +14,9 @@ namespace strait::measure {
 
 /// One core's rates in `dtype` (fp32, fp64 or bf16) with `cores` threads at work: the best of
 /// several products, of attention and of several copies, and, where `dtype` is not fp64, forward
-/// and backward of a whole block, without its attention; bf16 by `products`. Seconds are processor
-/// time, which a busy machine does not lengthen. Results are checked (InternalError). Blocks for at
-/// most 0.3 s on an idle machine.
+/// and backward of a whole block, without its attention; bf16 by `products`; and those of LibTorch.
+/// Seconds are processor time, which a busy machine does not lengthen. Results are checked
+/// (InternalError). Blocks for at most 0.3 s on an idle machine.
 MeasuredRates measure_rates(Dtype dtype, int64_t cores,
                             kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/base/library_work.h"
 
 namespace strait::program {
 
@@ -74,13 +75,19 @@ enum class Bound : uint8_t {
 
 /// Of one execution on one rank.
 struct KernelCost {
-  double flops = 0;            // multiply-adds count two
-  double attention_flops = 0;  // among them
-  double weights = 0;          // numbers that products pass over, each time counted
-  double bytes = 0;            // read and written in operands
-  int64_t workspace_bytes = 0;
+  double flops = 0;               // multiply-adds count two
+  double attention_flops = 0;     // among them
+  double weights = 0;             // numbers that products pass over, each time counted
+  double bytes = 0;               // read and written in operands
+  int64_t workspace_bytes = 0;    // that the runtime hands in
+  LibraryWork library;            // what the executor leaves to a library; no calls: nothing
   Dtype dtype = Dtype::kFloat32;  // of the products
 };
+
+/// What an execution takes for itself while it runs.
+inline int64_t bytes_beside_values(const KernelCost& cost) {
+  return cost.workspace_bytes + cost.library.bytes;
+}
 
 /// An entry of the table.
 struct Kernel {

@@ -82,7 +82,7 @@ class Meter {
   int64_t workspace_of(const Op& op) {
     if (op.kernel == nullptr) return 0;
     const auto [found, fresh] = workspaces_.try_emplace(&op, 0);
-    if (fresh) found->second = cost_of(program_, op, rank_).workspace_bytes;
+    if (fresh) found->second = bytes_beside_values(cost_of(program_, op, rank_));
     return found->second;
   }
 

@@ -24,11 +24,11 @@ struct MemoryUse {
 MemoryUse resident_memory(const Program& program, int64_t rank);
 
 /// Highest total over the program. A value is allocated when the op that first writes it is issued;
-/// an op's workspace counts as buffers while it runs. A `free` releases at once when every earlier
-/// op that touches the value is known to have ended (lifetime.h): it ran inline, or an inline op
-/// has since waited for it or for a later op on its stream. Otherwise it releases as soon as an
-/// inline op does so, for example by naming the value in `waits`, or at the end. Cost:
-/// O(instances).
+/// an op's workspace, and what its executor takes of a library, count as buffers while it runs. A
+/// `free` releases at once when every earlier op that touches the value is known to have ended
+/// (lifetime.h): it ran inline, or an inline op has since waited for it or for a later op on its
+/// stream. Otherwise it releases as soon as an inline op does so, for example by naming the value
+/// in `waits`, or at the end. Cost: O(instances).
 MemoryUse peak_memory(const Program& program, int64_t rank);
 
 /// Of the rank of each class that holds most, its first.

@@ -8,6 +8,7 @@
 #include "strait/collective/of_op.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/wait_table.h"
+#include "strait/memory/library_meter.h"
 #include "strait/program/operation_text.h"
 #include "strait/program/shares.h"
 #include "strait/program/transfer.h"
@@ -61,7 +62,9 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   compiled.text = program::operation_text(program_, op);
   if (op.kernel != nullptr) {
     compiled.execute = site_.executors.make(program_, op);
-    compiled.workspace_bytes = program::cost_of(program_, op, site_.state.rank()).workspace_bytes;
+    const program::KernelCost cost = program::cost_of(program_, op, site_.state.rank());
+    compiled.workspace_bytes = cost.workspace_bytes;
+    compiled.calls_library = cost.library.calls > 0;
   }
   if (program::is_communication(op.kind)) compile_call(op, compiled);
   add_to_flight(op, compiled);
@@ -358,6 +361,8 @@ void Interpreter::execute(const Op& op, const CompiledOp& compiled, const progra
   const double began = now_seconds();
   const trace::FlightMark mark = note(compiled, loops, began);
   mark.begin(began);
+  std::optional<memory::LibraryMeter> meter;
+  if (compiled.calls_library) meter.emplace(site_.pool);
   try {
     site_.executors.before(instance_);
     guard_ ? run_guarded(compiled) : compiled.execute(instance_);

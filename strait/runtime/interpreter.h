@@ -84,6 +84,7 @@ class Interpreter {
   struct CompiledOp {
     Execute execute;  // of a kernel
     int64_t workspace_bytes = 0;
+    bool calls_library = false;
     comm::Communicator* communicator = nullptr;
     bool among_alike = true;  // all ranks of a transfer run this program
     comm::Call call;          // all but buffers, peer, step, label and mark

@@ -12,7 +12,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
-#include "strait/shape/unet_parts.h"
+#include "strait/shape/unet_work.h"
 #include "strait/shape/unit.h"
 
 namespace strait {
@@ -316,8 +316,15 @@ BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, 
   // What passes between the blocks of a U-Net is cut over y.
   if (block > 0) sizes.input_bytes = chain.output_elements(block - 1) / grid.y * element;
   sizes.output_bytes = chain.output_elements(block) / grid.y * element;
-  const double flops = chain.unet ? UnetParts(chain.unet, block, grid.x, grid.y).forward_flops()
-                                  : chain.blocks.at(static_cast<size_t>(block)).forward_flops;
+  double flops = chain.blocks.at(static_cast<size_t>(block)).forward_flops;
+  if (chain.unet) {
+    const UnetParts parts(chain.unet, block, grid.x, grid.y);
+    flops = parts.forward_flops();
+    if (!parts.is_shared()) {
+      sizes.forward_library = unet_work(parts, parts.forward().front(), batch, dtype);
+      sizes.backward_library = unet_work(parts, parts.backward().front(), batch, dtype);
+    }
+  }
   sizes.forward_flops = static_cast<double>(batch) * flops;
   // The last module is run forward and backward at once.
   const bool last = block + 1 == static_cast<int64_t>(chain.blocks.size());

@@ -64,8 +64,10 @@ ShapeOptions modules_options(const ModuleChain& chain);
 /// `vocabulary` tokens are more than the last module tells apart.
 ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary);
 
-/// Sizes of a module: its forward is run again in the backward pass. What LibTorch takes during a
-/// call is not counted. Of one rank of a grid that shares blocks, which is a U-Net's.
+/// Sizes of a module: its forward is run again in the backward pass, so what autograd keeps lives
+/// in a backward alone. What LibTorch takes during a call is known of a U-Net (unet_work.h; of a
+/// shared block by its ops) and, of a folder, not counted. Of one rank of a grid that shares
+/// blocks, which is a U-Net's.
 BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype,
                         const GridSizes& grid = {});
 

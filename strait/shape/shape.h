@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/base/library_work.h"
 #include "strait/shape/axis_split.h"
 #include "strait/shape/options.h"
 
@@ -74,6 +75,7 @@ struct BlockSizes {
   double forward_flops = 0;    // multiply-adds count two; attention counted with its causal half
   double backward_flops = 0;   // input and weight together
   double attention_flops = 0;  // of the forward; the backward has twice as many
+  LibraryWork forward_library, backward_library;  // of blocks that LibTorch runs, beside all that
 };
 
 /// Which linear layers have a bias where ShapeOptions::bias is true.

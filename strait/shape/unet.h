@@ -47,6 +47,11 @@ struct UnetBlock {
   bool resamples = false;  // kDown halves what it hands on, kUp doubles it
   /// The embedding of the time step lies behind the maps: [Unet::time_width()].
   bool takes_time = false, leaves_time = false;
+  /// How many of the first maps that enter leave as they are.
+  size_t num_passing() const {
+    const bool ends = step == UnetStep::kMiddle && !keeps_input;
+    return entering.size() - (step == UnetStep::kUp ? 2 : ends ? 1 : 0);
+  }
   std::array<double, kNumUnetTargets> flops{};  // of an image, to make each value of it
   std::map<std::string, UnetValue> parameters;  // which value each of its parameters helps to make
 };

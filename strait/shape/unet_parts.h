@@ -87,6 +87,10 @@ class UnetParts {
   /// `x` and `y` are sizes of axes (check_unet_grid).
   UnetParts(std::shared_ptr<const Unet> unet, int64_t block, int64_t x, int64_t y);
 
+  const Unet& unet() const { return *unet_; }
+  int64_t block() const { return block_; }
+  int64_t x() const { return x_; }
+  int64_t y() const { return y_; }
   /// Whether ranks share it; otherwise it is one piece.
   bool is_shared() const;
   bool is_kept(UnetValue value) const;

@@ -120,6 +120,9 @@ void use_measured(const MeasuredRates& measured, int64_t ranks, Cluster& cluster
       {measured.attention_flops_per_second_bf16, &cluster.attention_flops_per_second_bf16},
       {measured.weights_per_second_fp32, &cluster.weights_per_second_fp32},
       {measured.weights_per_second_bf16, &cluster.weights_per_second_bf16},
+      {measured.library_flops_per_second, &cluster.library_flops_per_second},
+      {measured.library_activations_per_second, &cluster.library_activations_per_second},
+      {measured.library_calls_per_second, &cluster.library_calls_per_second},
       {measured.memory_bytes_per_second, &cluster.memory_bytes_per_second}};
   for (const auto& [rate, target] : rates)
     if (rate > 0) *target = rate;
@@ -160,13 +163,24 @@ double Cluster::block_seconds(Dtype dtype, double flops, double attention_flops,
   return seconds;
 }
 
+double Cluster::library_seconds(Dtype dtype, double flops, const LibraryWork& work) const {
+  const auto at = [](double amount, double rate) { return rate > 0 ? amount / rate : 0.0; };
+  const double products =
+      library_flops_per_second > 0 ? library_flops_per_second : model_flops_per_second(dtype);
+  return at(flops, products) + at(work.passed_bytes, memory_bytes_per_second) +
+         at(work.activations, library_activations_per_second) +
+         at(work.calls, library_calls_per_second);
+}
+
 void Cluster::scale_compute(double factor) {
   for (double* rate :
        {&flops_per_second_fp32, &flops_per_second_fp64, &flops_per_second_bf16,
         &model_flops_per_second_fp32, &model_flops_per_second_bf16,
         &attention_flops_per_second_fp32, &attention_flops_per_second_fp64,
-        &attention_flops_per_second_bf16, &weights_per_second_fp32, &weights_per_second_bf16})
+        &attention_flops_per_second_bf16, &weights_per_second_fp32, &weights_per_second_bf16,
+        &library_flops_per_second, &library_activations_per_second})
     *rate *= factor;
+  library_calls_per_second *= std::min(1.0, factor);  // begun by one thread, whatever its team
 }
 
 double Cluster::cores_of_rank(int64_t threads) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/base/library_work.h"
 #include "strait/topology/options.h"
 
 namespace strait {
@@ -42,6 +43,12 @@ struct Cluster {
   /// gradients) beside their operations, however few the rows; 0 = at no cost.
   double weights_per_second_fp32 = 0.0;
   double weights_per_second_bf16 = 0.0;
+  /// Per rank, of blocks that LibTorch runs: its products; numbers through SiLU, a norm or a
+  /// softmax (LibraryWork); its operations, however small. 0 = as model_flops_per_second; at no
+  /// cost.
+  double library_flops_per_second = 0.0;
+  double library_activations_per_second = 0.0;
+  double library_calls_per_second = 0.0;
   double memory_bytes_per_second = 0.0;  // per rank, copy (read + write)
   double codec_bytes_per_second = 0.0;  // per rank, encode and decode (read + write); 0 = as copies
   int64_t memory_bytes = 0;             // per rank
@@ -85,11 +92,14 @@ struct Cluster {
                                                   : 0.0;
     return rate > 0 ? weights / rate : 0.0;
   }
-  /// Multiplies the rates of products, blocks and attention.
+  /// Multiplies the rates of products, blocks, attention and a library, of whose calls none is
+  /// quicker for more threads.
   void scale_compute(double factor);
   /// Seconds of so many operations of a model's blocks, `attention_flops` of them in attention, on
   /// so many numbers of weights.
   double block_seconds(Dtype dtype, double flops, double attention_flops, double weights) const;
+  /// Seconds of an operation that a library runs: its products, and the rest of its work.
+  double library_seconds(Dtype dtype, double flops, const LibraryWork& work) const;
   /// Cores that a rank of so many threads has while all ranks compute.
   double cores_of_rank(int64_t threads) const;
   /// How many times faster a rank computes while the others of its machine do not; 1 where every

@@ -31,6 +31,9 @@ struct MeasuredRates {
   double weights_per_second_fp32 = 0, weights_per_second_bf16 = 0;  // as Cluster's
   double memory_bytes_per_second = 0;                               // copies, read + write
   int64_t memory_bytes_per_machine = 0;  // that its ranks may use together; 0 = not known
+  /// Of LibTorch, in the type that was measured; as Cluster's.
+  double library_flops_per_second = 0, library_activations_per_second = 0,
+         library_calls_per_second = 0;
 };
 
 /// Exactly one of preset, file, levels.

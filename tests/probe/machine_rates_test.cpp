@@ -42,6 +42,9 @@ TEST_F(MachineRates, EachTypeHasItsOwnRates) {
   EXPECT_LE(fp32.attention_flops_per_second_fp32, fp32.flops_per_second_fp32);  // never passed
   EXPECT_EQ(fp32.attention_flops_per_second_bf16, 0);
   EXPECT_EQ(fp32.weights_per_second_bf16, 0);
+  EXPECT_GT(fp32.library_flops_per_second, 1e8 / test::kSlowdown);
+  EXPECT_GT(fp32.library_activations_per_second, 1e6 / test::kSlowdown);
+  EXPECT_GT(fp32.library_calls_per_second, 1e3 / test::kSlowdown);
   const MeasuredRates bf16 = measure_rates(Dtype::kBfloat16, 1);
   EXPECT_GT(bf16.flops_per_second_bf16, 0);
   EXPECT_GT(bf16.attention_flops_per_second_bf16, 0);

@@ -231,6 +231,23 @@ TEST_F(UnetRuns, ResumingInAnotherMeshChangesNothing) {
   expect_equal(until(20, 1, {}), serial());
 }
 
+/// Scores of attention among many pixels take more than everything else together.
+TEST_F(UnetRuns, MemoryCountsWhatLibTorchTakes) {
+  const Sets high = {"model.unet.image=16", "model.unet.attention_from=16",
+                     "data.path=synthetic:images/size=16/colors=2/count=200", "train.steps=2"};
+  for (const auto& [ranks, sets] : std::vector<std::pair<int64_t, Sets>>{
+           {1, {}}, {2, {"mesh.axes.x=2"}}, {4, {"mesh.axes.x=2", "mesh.axes.y=2"}}}) {
+    Sets all = high;
+    all.insert(all.end(), sets.begin(), sets.end());
+    const train::Outcome outcome = test::train_small(run_of(all), ranks, next_folder());
+    test::expect_predicted_memory(outcome);
+    all.push_back("model.unet.attention_from=0");
+    const train::Outcome plain = test::train_small(run_of(all), ranks, next_folder());
+    test::expect_predicted_memory(plain);
+    EXPECT_GT(outcome.pool_peak_bytes[0], 2 * plain.pool_peak_bytes[0]);
+  }
+}
+
 TEST_F(UnetRuns, MemoryIsWhatTheAllocatorSaw) {
   for (const Sets& sets : std::vector<Sets>{
            {"placement.preset=zero3"}, {"mesh.axes.stage=2", "train.steps=2"}, {"mesh.axes.x=2"}})

@@ -4,6 +4,7 @@
 
 #include "strait/draft/block_kernels.h"
 #include "strait/shape/modules.h"
+#include "strait/shape/unet_work.h"
 
 namespace strait::strategy {
 
@@ -84,6 +85,7 @@ Op UnetOps::make_op(const UnetOp& from, int64_t block, const BlockEnds& ends,
   op.attributes[draft::kLength] = options_.tokens;
   op.attributes[draft::kTraining] = int64_t{trains() ? 1 : 0};
   draft::set_flops(op, from.flops * static_cast<double>(options_.micro_batch_size));
+  draft::set_library(op, unet_work(parts(block), from, options_.micro_batch_size, options_.dtype));
   const auto add = [&](const Operand& value, Access access, int slot) {
     draft::add_operand(op, value.array, value.index, access, slot);
   };
