@@ -178,6 +178,13 @@ void add_step(Bytes& bytes, const Job& job) {
   test::add_exchange(bytes, "all-reduce", 2 * test::kAgreedBytes, {ranks, 1});
 }
 
+int64_t of_level(const Bytes& bytes, size_t level) {
+  int64_t sum = 0;
+  for (const auto& [row, moved] : bytes)
+    if (row.second == static_cast<int64_t>(level)) sum += moved;
+  return sum;
+}
+
 /// Z5: inside nodes and between them.
 TEST_F(PlannedHeads, BytesAreClosedFormsInAllReaders) {
   for (const auto& [engine, remap, recompute] :
@@ -193,6 +200,7 @@ TEST_F(PlannedHeads, BytesAreClosedFormsInAllReaders) {
     Bytes want, of_expected;
     for (const report::StepMetrics& step :
          report::read_metrics(job.folder.path + "/metrics.jsonl")) {
+      const Bytes before = want;
       for (const auto& [member, level] :
            {std::pair("bytes_inside_nodes", 0), std::pair("bytes_between_nodes", 1)})
         for (const Json* part : {&step.sequence_plan, &step.sequence_plan.at("linear")}) {
@@ -201,6 +209,10 @@ TEST_F(PlannedHeads, BytesAreClosedFormsInAllReaders) {
                                    traffic.at("backward").as_integer();
         }
       add_step(want, job);
+      for (const size_t level : {0, 1})
+        EXPECT_EQ(step.bytes_per_level[level].bytes,
+                  of_level(want, level) - of_level(before, level))
+            << "step " << step.step;
     }
     for (const int64_t level : {0, 1}) EXPECT_GT((want[{"send", level}]), 0);
     EXPECT_GT(exchanged_in(job.folder.path), 0);
