@@ -435,7 +435,8 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
 }
 
 std::optional<Corpus> design_corpus(const Run& run) {
-  if (run.train.global_batch_tokens == 0 || run.data.path.empty()) return std::nullopt;
+  const bool counts = run.train.global_batch_tokens > 0 || has_documents(run.data);
+  if (!counts || run.data.path.empty()) return std::nullopt;
   return make_corpus(run.data);
 }
 
