@@ -25,16 +25,17 @@ std::string stages_text(const strategy::Design& design) {
 /// "  x 2, y 4"; nothing of no text.
 std::string set_off(const std::string& text) { return text.empty() ? "" : "  " + text; }
 
-/// "  sequence 4, ring", "  sequence 4, heads_ring 2", "  sequence 4, zeppelin 2"; nothing where no
-/// ranks share sequences.
+/// "  sequence 4, ring", "  sequence 4, heads_ring 2", "  sequence 4, zeppelin auto"; nothing where
+/// no ranks share sequences.
 std::string sequence_text(const strategy::Design& design) {
   const int64_t sharers = design.mesh.axis("sequence").size;
   const std::string& engine = design.run.sequence.engine;
   if (sharers == 1) return "";
-  const int64_t heads = plan::head_ranks(design);
+  const std::optional<int64_t> heads = plan::head_ranks(design);
   if (engine != "heads_ring" && (heads == 1 || engine == "heads"))
     return fmt::format("  sequence {}, {}", sharers, engine);
-  return fmt::format("  sequence {}, {} {}", sharers, engine, heads);
+  return fmt::format("  sequence {}, {} {}", sharers, engine,
+                     heads ? std::to_string(*heads) : "auto");
 }
 
 std::string line_of(const plan::Candidate& candidate, int64_t position) {

@@ -81,8 +81,8 @@ int64_t vocabulary_of(const Run& run, Output& output) {
   return vocabulary;
 }
 
-/// What is known of a run's data: of all, how many tokens there are; where batches are of
-/// documents, the data themselves.
+/// What is known of a run's data: of all, how many tokens there are; where documents are kept
+/// apart, the data themselves.
 struct KnownData {
   std::optional<Corpus> corpus;
   int64_t vocabulary = 0;

@@ -10,7 +10,8 @@ void add_to_ledger(const Call& call, int64_t level, int64_t bytes, Ledger& ledge
   if (call.piece_bytes > 0)
     metadata = bytes / call.piece_bytes * codec::scale_bytes(call.codec, call.piece_bytes);
   ledger.add({operation_name(call.operation), level, codec::without_borders(call.codec),
-              bytes - metadata, metadata, 1});
+              bytes - metadata, metadata, 1},
+             {call.step, call.outlives});
 }
 
 }  // namespace strait::comm

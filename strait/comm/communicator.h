@@ -52,7 +52,8 @@ struct Call {
   double deadline_seconds = 120.0;
   std::string codec = "none";  // for the ledger: what the bytes are pieces of, and
   int64_t piece_bytes = 0;     // how long each piece is in the buffers; 0: no pieces
-  int64_t step = -1;           // for messages: optimizer step
+  int64_t step = -1;           // for messages and the ledger: optimizer step
+  bool outlives = false;       // for the ledger: its step may end before it does
   std::string label;           // for messages: the op as the program prints it
   trace::FlightMark flight;    // told when the operation's turn comes and when it has ended
 };

@@ -15,6 +15,7 @@
 #include "strait/codec/codec.h"
 #include "strait/config/check_chain.h"
 #include "strait/config/document_rows.h"
+#include "strait/config/head_ranks.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/shape/split.h"
@@ -324,21 +325,25 @@ void check_heads(const Run& run) {
 /// Every rank of a group that exchanges heads attends for the same number of whole key heads, and
 /// every rank of the axis is in such a group.
 void check_head_ranks(const Run& run) {
-  const int64_t size = run.sequence.head_ranks, ranks = run.mesh.axes.sequence;
+  const std::optional<int64_t> given = given_head_ranks(run.sequence);
+  const int64_t size = given.value_or(1), ranks = run.mesh.axes.sequence;
   if (size == 0) return;
-  const char* const key = "sequence.head_ranks";
+  const auto refuse_size = [&](const std::string& reason, const std::string& nearest) {
+    refuse_key(run, "sequence.head_ranks",
+               fmt::format("sequence.head_ranks = {} {}; the nearest valid value is {}",
+                           run.sequence.head_ranks, reason, nearest));
+  };
   const bool of_plans = plans_documents(run) && run.sequence.engine != "packed";
   if (run.sequence.engine != "heads_ring" && !of_plans)
-    refuse(run, key,
-           fmt::format("cannot take effect with sequence.engine = \"{}\"", run.sequence.engine),
-           "0, or sequence.engine = \"heads_ring\"");
+    refuse_size(
+        fmt::format("cannot take effect with sequence.engine = \"{}\"", run.sequence.engine),
+        "0, or sequence.engine = \"heads_ring\"");
   const int64_t heads = run.model.shape.kv_heads / run.mesh.axes.x;
   const int64_t common = std::gcd(ranks, heads);
   if (heads == 0 || common % size == 0) return;
-  refuse(run, key,
-         ranks % size != 0 ? fmt::format("does not divide mesh.axes.sequence = {}", ranks)
-                           : fmt::format("does not divide the {} key heads of a rank", heads),
-         std::to_string(nearest_divisor(common, size)));
+  refuse_size(ranks % size != 0 ? fmt::format("does not divide mesh.axes.sequence = {}", ranks)
+                                : fmt::format("does not divide the {} key heads of a rank", heads),
+              std::to_string(nearest_divisor(common, size)));
 }
 
 /// Every rank of the axis has two chunks of a sequence, all of one length.

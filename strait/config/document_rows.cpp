@@ -6,6 +6,7 @@
 #include <string>
 
 #include "strait/config/check_chain.h"
+#include "strait/config/head_ranks.h"
 #include "strait/config/keys.h"
 #include "strait/sequence/balanced.h"
 
@@ -125,7 +126,7 @@ void check_document_rows(const Run& run) {
     if (run.sequence.routing != "auto" && run.sequence.routing != "off")
       refuse_unplanned("sequence.routing", run.sequence.routing);
   }
-  if (run.sequence.head_ranks > 1 && run.sequence.routing != "auto" &&
+  if (given_head_ranks(run.sequence).value_or(1) > 1 && run.sequence.routing != "auto" &&
       run.sequence.routing != "off")
     refuse_key(
         run, "sequence.routing",

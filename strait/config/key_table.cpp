@@ -477,12 +477,13 @@ Rows sequence_keys() {
        "batches of whole documents a plan says who has which: packed splits none, even all, hybrid "
        "by length, zeppelin what is cheapest."},
       {"sequence.head_ranks", kField<sequence, &SequenceOptions::head_ranks>,
-       between(0, kMostCount),
+       or_number(one_of({"auto"}), 0),
        "Neighbours among which sequence.engine = \"heads_ring\" exchanges heads; divides "
-       "mesh.axes.sequence and the key heads of a rank of x. 1 is a ring, all ranks are heads. 0: "
-       "the most of those that the outermost level of the cluster between ranks of the axis does "
-       "not part. With even, hybrid and zeppelin, neighbours inside a node that exchange the heads "
-       "of documents whose ring crosses nodes; divides the ranks of a node. 0: none."},
+       "mesh.axes.sequence and the key heads of a rank of x. 1 is a ring, all ranks are heads. 0 "
+       "and auto: the most of those that the outermost level of the cluster between ranks of the "
+       "axis does not part. With even, hybrid and zeppelin, neighbours inside a node that exchange "
+       "the heads of documents whose ring crosses nodes; divides the ranks of a node. 0: none; "
+       "auto: for each batch as many as are cheapest."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
        with_form(with_form(with_form(or_number(one_of({"auto", "off", "rotate"}), 1), "whole:", 1),
                            "rotate:", 2),

@@ -36,7 +36,7 @@ struct TensorOptions {
 struct SequenceOptions {
   bool plan = false;
   std::string engine = "auto";
-  int64_t head_ranks = 0;
+  std::string head_ranks = "0";  // auto | N
   std::string routing = "auto";
   std::string remap = "auto";
   bool fill = true;

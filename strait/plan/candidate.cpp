@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "strait/config/head_ranks.h"
 #include "strait/plan/codecs.h"
 #include "strait/plan/grids.h"
 #include "strait/plan/sequence_axis.h"
@@ -41,9 +42,10 @@ Json pipeline_json(const strategy::Design& design) {
 Json sequence_json(const strategy::Design& design) {
   const int64_t sharers = design.mesh.axis("sequence").size;
   if (sharers == 1) return {};
+  const std::optional<int64_t> heads = head_ranks(design);
   return Json::object({{"ranks", sharers},
                        {"engine", design.run.sequence.engine},
-                       {"head_ranks", head_ranks(design)}});
+                       {"head_ranks", heads ? Json(*heads) : Json("auto")}});
 }
 
 Json quality_json(const QualityCost& cost) {
@@ -57,9 +59,10 @@ Json quality_json(const QualityCost& cost) {
 
 }  // namespace
 
-int64_t head_ranks(const strategy::Design& design) {
-  return design.planner ? std::max<int64_t>(1, design.run.sequence.head_ranks)
-                        : design.shape.head_ranks;
+std::optional<int64_t> head_ranks(const strategy::Design& design) {
+  if (!design.planner) return design.shape.head_ranks;
+  const std::optional<int64_t> given = given_head_ranks(design.run.sequence);
+  return given ? std::optional(std::max<int64_t>(1, *given)) : std::nullopt;
 }
 
 std::string candidate_text(const Run& run) {

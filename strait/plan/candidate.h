@@ -58,8 +58,9 @@ struct Setting {
 /// strategy::make_design; an InternalError names the candidate.
 Candidate evaluate(const Run& run, const Setting& setting);
 
-/// Neighbours of mesh.axes.sequence that exchange heads; 1: none do.
-int64_t head_ranks(const strategy::Design& design);
+/// Neighbours of mesh.axes.sequence that exchange heads; 1: none do, nothing: as many as are
+/// cheapest for each batch.
+std::optional<int64_t> head_ranks(const strategy::Design& design);
 
 /// What tells the candidates of a search apart: "stage 2, 1f1b, zero3, recompute none,
 /// micro-batches of 4".

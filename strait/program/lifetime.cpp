@@ -18,6 +18,15 @@ constexpr int64_t kFirstRing = 64;
 
 }  // namespace
 
+bool may_outlive(const Program& program, const Op& op) {
+  const auto array = [&](const Operand& operand) -> const ValueArray& {
+    return program.arrays[operand.array];
+  };
+  const auto borrows = [&](const Operand& operand) { return is_transient(array(operand)); };
+  return std::ranges::any_of(op.writes, [&](const Operand& o) { return is_carry_out(array(o)); }) &&
+         std::ranges::none_of(op.writes, borrows) && std::ranges::none_of(op.reads, borrows);
+}
+
 SlotMap::SlotMap(const Program& program) {
   first_.push_back(0);
   for (size_t a = 0; a < program.arrays.size(); ++a) {
@@ -163,18 +172,7 @@ void LifetimeTracker::start_communication(const Op& op, const std::vector<int64_
 }
 
 void LifetimeTracker::note_carry(const Op& op, const std::vector<int64_t>& loops) {
-  bool carries = false, borrows = false;
-  for (const Operand& operand : op.writes) {
-    const ValueArray& array = program_.arrays[operand.array];
-    carries = carries || is_carry_out(array);
-    borrows = borrows || is_transient(array);
-  }
-  if (carries) {
-    for (const Operand& operand : op.reads) {
-      borrows = borrows || is_transient(program_.arrays[operand.array]);
-    }
-  }
-  if (!carries || borrows) {
+  if (!may_outlive(program_, op)) {
     last_plain_[op.stream] = plan_.communication;
     return;
   }

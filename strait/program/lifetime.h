@@ -57,6 +57,10 @@ struct FinishPlan {
       outstanding;  // (resident slot, communication op that uses it)
 };
 
+/// Whether a communication op may be under way when its program has ended: it writes a carry and
+/// uses no transient value.
+bool may_outlive(const Program& program, const Op& op);
+
 /// Follows one execution of a program, which must outlive it and be legal (verify); for an illegal
 /// one the answers are meaningless but harmless. Not thread-safe. Cost: a few tens of nanoseconds
 /// per operand and stream; no allocation once the most communication ops that are under way at once

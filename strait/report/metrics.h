@@ -36,7 +36,7 @@ struct StepMetrics {
   double seconds = kUnknown;                        // wall time of the step
   double compute_seconds = kUnknown;                // of it, computing (mean over ranks)
   double exposed_communication_seconds = kUnknown;  // of it, computing waited for links
-  std::vector<LevelBytes> bytes_per_level;          // innermost first
+  std::vector<LevelBytes> bytes_per_level;          // sent by all ranks; innermost first
   int64_t memory_bytes = 0;                         // peak of rank 0's allocator
   int64_t resident_bytes = 0;                       // peak of rank 0's process, 0 = unknown
   double predicted_seconds = kUnknown;              // fixed before the first step

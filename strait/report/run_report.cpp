@@ -69,6 +69,18 @@ void add_times(const std::vector<StepMetrics>& steps, Figures* figures) {
   figures->utilization = utilization.value();
 }
 
+/// Steps differ where replicas agree at the end of rounds, and by the documents of their batch.
+std::vector<LevelBytes> mean_bytes(const std::vector<StepMetrics>& steps) {
+  std::vector<LevelBytes> mean = steps.back().bytes_per_level;
+  for (size_t level = 0; level < mean.size(); ++level) {
+    int64_t sum = 0;
+    for (const StepMetrics& metrics : steps)
+      if (level < metrics.bytes_per_level.size()) sum += metrics.bytes_per_level[level].bytes;
+    mean[level].bytes = sum / std::ssize(steps);
+  }
+  return mean;
+}
+
 Figures figures_of(const std::vector<StepMetrics>& steps) {
   Figures figures;
   figures.steps = static_cast<int64_t>(steps.size());
@@ -76,7 +88,7 @@ Figures figures_of(const std::vector<StepMetrics>& steps) {
   add_losses(steps, &figures);
   add_times(steps, &figures);
   figures.predicted_seconds = steps.back().predicted_seconds;
-  figures.bytes_per_step = steps.back().bytes_per_level;
+  figures.bytes_per_step = mean_bytes(steps);
   for (const StepMetrics& metrics : steps) {
     figures.steps_skipped += metrics.skipped ? 1 : 0;
     figures.peak_memory_bytes = std::max(figures.peak_memory_bytes, metrics.memory_bytes);

@@ -87,6 +87,7 @@ void Interpreter::compile_call(const Op& op, CompiledOp& compiled) {
   call.accumulate = !op.writes.empty() && op.writes.front().access == program::Access::kAdd;
   call.codec = op.codec;
   call.piece_bytes = program::piece_length(program_, op);
+  call.outlives = program::may_outlive(program_, op);
   if (op.kind == OpKind::kBarrier) return;
   call.dtype = program::transfer_array(program_, op).dtype;
   const program::Split split = program::transfer_split(program_, op, rank);

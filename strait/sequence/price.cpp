@@ -4,6 +4,8 @@
 #include <cmath>
 #include <exception>
 #include <numeric>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "strait/base/errors.h"
@@ -39,8 +41,7 @@ class Pricer {
     for (const int32_t document : group.documents) {
       const double length = static_cast<double>(plan_.lengths[static_cast<size_t>(document)]);
       const double share = length / members;
-      const double seen = group.engine == Engine::kHeads ? length : share;
-      round += pair_flops() / neighbours * length * share / 2 / members / machine_.flops_at(seen);
+      round += pair_flops() / neighbours * length * share / 2 / members / machine_.flops_at(length);
       tokens += share / neighbours;
     }
     const double rounds = group.ranks.size() > 1 ? members - 1 : 0;
@@ -74,8 +75,12 @@ class Pricer {
       const double pieces = static_cast<double>(layer_.heads.keys);
       return transfer / pieces + std::max(0.0, (transfer - work) * (pieces - 1) / pieces);
     }
-    const double transfer = hop(group, keys * (phase.backward ? wire + sum : wire));
-    return phase.rounds * std::max(0.0, transfer - phase.round_work);
+    const auto waits = [&](double bytes) {
+      return std::max(0.0, hop(group, keys * bytes) - phase.round_work);
+    };
+    if (!phase.backward) return phase.rounds * waits(wire);
+    // Sums follow the keys one round behind, and nothing computes beside the last hop home.
+    return waits(wire) + (phase.rounds - 1) * waits(wire + sum) + hop(group, keys * sum);
   }
 
   /// Of a phase: heads of neighbours there and back, `tokens` of each rank, with their copies
@@ -103,10 +108,12 @@ class Pricer {
                                                     {plan_.proxies, plan_.pieces}, links));
     if (is_routed(plan_, group))
       return std::max(inside, route_seconds(bytes, plan_.proxies, plan_.pieces, links));
+    const bool plain = plan_.head_ranks == 1;  // every link is in use else
     const int64_t proxies =
-        options_.routes ? std::min(machine_.links_of_node, plan_.grid.per_node) : 1;
+        options_.routes && plain ? std::min(machine_.links_of_node, plan_.grid.per_node) : 1;
     double between = best_route(bytes, proxies, kMostPieces, links).seconds;
-    if (const int64_t parts = best_rotation(bytes, 1, options_.rotations, layer_.heads.keys, links);
+    if (const int64_t parts =
+            best_rotation(bytes, 1, plain ? options_.rotations : 1, layer_.heads.keys, links);
         parts > 1)
       between = std::min(between, rotated_seconds(bytes, parts, layer_.heads.keys, links));
     return std::max(inside, between);
@@ -224,24 +231,17 @@ void add_linear(const Plan& plan, const std::vector<double>& tokens, const Machi
   }
 }
 
-}  // namespace
-
-Price price(const Plan& plan, const Machine& machine, const Layer& layer,
-            const PriceOptions& options) {
+/// But for linear modules.
+Price attention_price(const Plan& plan, const Machine& machine, const Layer& layer,
+                      const PriceOptions& options) {
   const Pricer pricer(plan, machine, layer, options);
   std::vector<RankTime> times(static_cast<size_t>(plan.grid.ranks()));
-  std::vector<double> tokens(times.size(), 0);
   for (const Group& group : plan.groups) {
     const GroupTime time = pricer.group_time(group);
-    double share = 0;
-    for (const int32_t document : group.documents)
-      share += static_cast<double>(plan.lengths[static_cast<size_t>(document)]);
-    share /= static_cast<double>(group.ranks.size());
     for (const int32_t rank : group.ranks) {
       RankTime& own = times[static_cast<size_t>(rank)];
       (group.ranks.size() == 1 ? own.local : own.compute) += time.compute;
       (group.zone == Zone::kInter ? own.waits_between : own.waits_inside) += time.waits;
-      tokens[static_cast<size_t>(rank)] += share;
     }
   }
   Price price;
@@ -253,7 +253,28 @@ Price price(const Plan& plan, const Machine& machine, const Layer& layer,
     price.computing_slowest = std::max(price.computing_slowest, computing);
     price.computing_mean += computing / static_cast<double>(times.size());
   }
-  add_linear(plan, tokens, machine, layer, options, price);
+  return price;
+}
+
+/// Of attention, by rank.
+std::vector<double> shares_of_tokens(const Plan& plan) {
+  std::vector<double> tokens(static_cast<size_t>(plan.grid.ranks()), 0);
+  for (const Group& group : plan.groups) {
+    double share = 0;
+    for (const int32_t document : group.documents)
+      share += static_cast<double>(plan.lengths[static_cast<size_t>(document)]);
+    share /= static_cast<double>(group.ranks.size());
+    for (const int32_t rank : group.ranks) tokens[static_cast<size_t>(rank)] += share;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Price price(const Plan& plan, const Machine& machine, const Layer& layer,
+            const PriceOptions& options) {
+  Price price = attention_price(plan, machine, layer, options);
+  add_linear(plan, shares_of_tokens(plan), machine, layer, options, price);
   return price;
 }
 
@@ -271,17 +292,39 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
           threshold(2 * static_cast<double>(grid.per_node), machine.links.between_byte_seconds)};
 }
 
+Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
+                   const PriceOptions& options) {
+  const bool crosses = std::ranges::any_of(
+      plan.groups, [](const Group& group) { return group.zone == Zone::kInter; });
+  const auto priced = [&](int64_t head_ranks) {
+    plan.head_ranks = head_ranks;
+    return attention_price(plan, machine, layer, options);
+  };
+  int64_t best = options.head_ranks.front();
+  Price least = priced(best);
+  for (size_t at = 1; at < options.head_ranks.size() && crosses; ++at) {
+    const Price cost = priced(options.head_ranks[at]);
+    if (!(cost.attention_slowest < least.attention_slowest)) continue;
+    least = cost;
+    best = options.head_ranks[at];
+  }
+  plan.head_ranks = best;
+  // Tokens of ranks are the same.
+  add_linear(plan, shares_of_tokens(plan), machine, layer, options, least);
+  return least;
+}
+
 Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
               const Machine& machine, const Layer& layer, const PriceOptions& price_options) {
   const Batch batch(lengths);
   Choice best;
   std::exception_ptr refusal;
   const auto consider = [&](Plan plan, const std::string& name) {
-    plan.head_ranks = price_options.head_ranks;
-    const Price cost = price(plan, machine, layer, price_options);
+    const Price cost = choose_heads(plan, machine, layer, price_options);
     if (best.name.empty() || cost.layer() < best.price.layer())
       best = {std::move(plan), cost, name};
   };
+  std::set<std::pair<int64_t, int64_t>> tried;
   const auto zones = [&](double inside, double between) {
     PartitionOptions trial = options;
     const auto scaled = [](int64_t value, double factor) {
@@ -289,17 +332,23 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
     };
     trial.split_inside = scaled(options.split_inside, inside);
     trial.split_between = scaled(options.split_between, between);
+    if (!tried.emplace(trial.split_inside, trial.split_between).second) return;
     try {
       consider(partition(batch, trial), "zones");
     } catch (const UserError&) {
       if (!refusal) refusal = std::current_exception();
     }
   };
-  zones(1, 1);
+  const auto used = [&](int64_t neighbours) {
+    return static_cast<double>(std::min(neighbours, machine.links_of_node));
+  };
+  const double first = used(price_options.head_ranks.front());
+  zones(1, 1 / first);
   for (const double factor : {0.5, 2.0}) {
-    zones(factor, 1);
-    zones(1, factor);
+    zones(factor, 1 / first);
+    zones(1, factor / first);
   }
+  for (const int64_t neighbours : price_options.head_ranks) zones(1, 1 / used(neighbours));
   for (int i = 0; i < kNumBaselines; ++i) {
     const Baseline baseline = static_cast<Baseline>(i);
     const bool ring = baseline != Baseline::kGathered && baseline != Baseline::kHeads;

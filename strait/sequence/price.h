@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "strait/sequence/partition.h"
 #include "strait/sequence/routing.h"
@@ -16,11 +17,11 @@ inline constexpr double kBackwardWork = 2.5;
 
 /// Rates of a rank and its links.
 struct Machine {
-  double attention_flops = 1e12;  // of a rank, per second, on long runs of tokens
-  double half_rate_tokens = 0;    // tokens per rank of a document at which half of it is reached
-  double linear_flops = 1e12;     // of a rank, in matrix products
-  RouteLinks links;               // seconds per byte and message of one link
-  int64_t links_of_node = 1;      // between nodes
+  double attention_flops = 1e12;       // of a rank, per second, on long runs of tokens
+  double half_rate_tokens = 0;         // length of a document, split or not, at half of it
+  double linear_flops = 1e12;          // of a rank, in matrix products
+  RouteLinks links;                    // seconds per byte and message of one link
+  int64_t links_of_node = 1;           // between nodes
   double memory_bytes_per_second = 0;  // copies of a rank, read and written; 0: they take no time
   double flops_at(double tokens) const {
     return attention_flops * tokens / (tokens + half_rate_tokens);
@@ -44,8 +45,8 @@ struct PriceOptions {
   bool whole_rows = true;  // ranks of x do not split the residual stream, so that it may move
   bool rings_only = false;                 // choose leaves out gathered keys and exchanged heads
   Remapping remapping = Remapping::kNone;  // unless `remaps`: how, whatever it costs
-  int64_t rotations = 1;   // up to so many orders in which keys go around between nodes
-  int64_t head_ranks = 1;  // choose makes plans with it
+  int64_t rotations = 1;  // up to so many orders in which keys go around between nodes
+  std::vector<int64_t> head_ranks = {1};  // choose takes the cheapest of them
 };
 
 /// Seconds of one layer, forward and backward.
@@ -67,6 +68,11 @@ double hiding_tokens(const Machine& machine, const Layer& layer, double byte_sec
 PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
                                     const RankGrid& grid, int64_t capacity_tokens);
 
+/// Gives the plan that of PriceOptions::head_ranks which costs least, the first of equals, and the
+/// first where no ring crosses nodes. Cost: that of price and, for each, of attention.
+Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
+                   const PriceOptions& options);
+
 struct Choice {
   Plan plan;
   Price price;
@@ -74,6 +80,8 @@ struct Choice {
 };
 /// The cheapest of the partition with these thresholds, with each of them halved or doubled, and of
 /// the baselines that the capacity holds (heads only where they divide). Ties: the first of these.
+/// Each by choose_heads. Rings of neighbours that exchange heads carry as much over a link each as
+/// one does over one, which lowers the threshold between nodes: tried for every number of them.
 /// UserError of partition where the capacity holds none of them.
 Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
               const Machine& machine, const Layer& layer, const PriceOptions& price_options);

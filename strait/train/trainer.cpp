@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <thread>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -97,13 +96,11 @@ Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atom
       observer(the_observer),
       hooks(the_hooks),
       signal(the_signal),
-      sent_bytes(static_cast<size_t>(the_job.design.batch.ranks) *
-                 the_job.design.cluster.levels.size()),
+      sent(the_job.design.run.runtime.deadline_seconds),
       processes(process_rank.has_value()),
       flights(the_job.folder.path, processes ? "mpi" : "threads", the_job.design.batch.ranks,
               process_rank.value_or(0) == 0),
       saving(static_cast<size_t>(the_job.design.batch.ranks)) {
-  for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
   if (job.design.adapt.adapts()) adapted.emplace(job.design);
   if (processes) outcome.backend = job.device ? "nccl" : "mpi";
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
@@ -114,23 +111,12 @@ Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atom
   recorders.resize(ranks);
 }
 
-int64_t Shared::sent_by_all(int64_t level) const {
-  const int64_t levels = static_cast<int64_t>(job.design.cluster.levels.size());
-  const double limit = now_seconds() + 1.0;
-  int64_t sum = 0;
-  for (int64_t rank = 0; rank < job.design.batch.ranks; ++rank) {
-    const std::atomic<int64_t>& bytes = sent_bytes[rank * levels + level];
-    while (bytes < 0 && now_seconds() < limit) std::this_thread::yield();
-    sum += std::max<int64_t>(0, bytes);
-  }
-  return sum;
-}
-
 Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
     : shared_(shared),
       job_(shared.job),
       world_(world),
       rank_(world.rank()),
+      presence_(shared.sent),
       device_(job_.device.get()),
       queue_(device_ ? device_->make_queue() : nullptr),
       entered_(device_ ? device_->enter(*queue_) : nullptr),
@@ -274,9 +260,7 @@ void Trainer::run() {
   while (step < run.train.steps && !stopped) {
     shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
     StepResult result = train_step(step);
-    ++steps_here_;
     ++step;
-    count_traffic(step);
     if (!result.finite) non_finite(step, result);
     adapt(step);
     const bool last = step == run.train.steps;
@@ -285,6 +269,7 @@ void Trainer::run() {
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
     if (last) run_between(strategy::kForEnd, step), landed_step_ = step;
     if (due || last || stopped || save_due) state_.drain();  // belongs to the step
+    count_traffic(step, last || stopped);
     is_best_ = false;
     if (last || (due && !stopped))
       clock_.apart(evaluation_seconds_, [&] { stopped = !evaluate(step) || stopped; });
@@ -338,6 +323,7 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
 void Trainer::begin_planned(int64_t step) {
   if (!planned_) return;
   state_.drain();
+  collect_traffic();  // the programs that have counted it may be replaced
   save_if_refused(step, step + 1, [&] {
     planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
   });
@@ -386,34 +372,47 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
                   place);
 }
 
-void Trainer::count_traffic(int64_t step) {
-  Ledger ledger;
-  runner_.drain_ledger(ledger);
-  traffic_.merge(ledger);
-  const int64_t levels = static_cast<int64_t>(job_.design.cluster.levels.size());
+void Trainer::collect_traffic() { runner_.drain_ledger(pending_); }
+
+void Trainer::count_traffic(int64_t step, bool last) {
+  collect_traffic();
+  const int64_t delay = std::max<int64_t>(1, job_.design.policy.delay);
+  Ledger ended;
+  pending_.take(step, last ? step : step - delay, ended);
+  traffic_.merge(ended);
   std::vector<int64_t> sent;
-  for (int64_t level = 0; level < levels; ++level)
-    sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
-  // Who agrees rarely would wait for the others here, behind what is under way.
-  if (shared_.processes && under_way_ && bytes_known_) return;
-  const bool alike = job_.design.policy.local_steps() || (shared_.processes && under_way_);
-  bytes_known_ = !alike;
-  if (shared_.processes && !alike)
-    comm::sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
-  for (int64_t level = 0; level < levels; ++level) {
-    shared_.sent_bytes[rank_ * levels + level] = sent[level];
-    // Of the others: in the sum, which stands in for all, or taken to be as many as here.
-    for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
-      if (other != rank_) shared_.sent_bytes[other * levels + level] = alike ? sent[level] : 0;
+  for (int64_t level = 0; level < std::ssize(job_.design.cluster.levels); ++level)
+    sent.push_back(ended.payload_bytes(level));
+  share_traffic(step, std::move(sent));
+}
+
+void Trainer::share_traffic(int64_t step, std::vector<int64_t> sent) {
+  const Resolved& batch = job_.design.batch;
+  const strategy::Policy& policy = job_.design.policy;
+  const int64_t replicas = policy.local_steps() ? policy.replicas : 1;
+  int64_t alike = replicas;
+  if (shared_.processes) {
+    // Who agrees rarely would wait for the others here, behind what is under way.
+    if (under_way_ && bytes_known_) return;
+    bytes_known_ = replicas == 1 && !under_way_;
+    if (bytes_known_)
+      comm::sum_over_ranks(world_, sent, {"bytes sent in a step", step, site_.deadline_seconds});
+    else
+      alike = batch.ranks;
+  } else {
+    const Mesh& mesh = job_.design.mesh;
+    if (replicas > 1 && mesh.coordinate(rank_, "replica") != mesh.coordinate(0, "replica")) return;
+    shared_.sent.add(step, sent);
+    if (lead()) sent = shared_.sent.of_all(step, batch.ranks / replicas);
   }
+  for (int64_t& bytes : sent) bytes *= alike;
+  sent_by_all_ = std::move(sent);
 }
 
 runtime::RunTimes Trainer::run_between(const char* purpose, int64_t step,
                                        std::optional<int64_t> named) {
   state_.drain();  // what the step has left under way is the step's
-  Ledger ledger;
-  runner_.drain_ledger(ledger);
-  traffic_.merge(ledger);
+  collect_traffic();
   const runtime::RunTimes times = runner_.run(purpose, step, named);
   state_.drain();
   count_between_steps();
@@ -478,10 +477,9 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result,
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
   metrics.tokens_per_second = static_cast<double>(tokens_of(step)) / result.seconds;
   metrics.model_flops_utilization = model_flops / result.seconds / job_.peak_flops_per_second;
-  for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {
+  for (size_t level = 0; level < sent_by_all_.size(); ++level)
     metrics.bytes_per_level.push_back(
-        {job_.design.cluster.levels[level].name, shared_.sent_by_all(static_cast<int64_t>(level))});
-  }
+        {job_.design.cluster.levels[level].name, sent_by_all_[level]});
   metrics.memory_bytes = pool_.peak_bytes();
   metrics.resident_bytes = peak_resident_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;

@@ -32,6 +32,7 @@
 #include "strait/train/flight_dump.h"
 #include "strait/train/outcome.h"
 #include "strait/train/planned_batches.h"
+#include "strait/train/sent_bytes.h"
 #include "strait/train/step_clock.h"
 #include "strait/train/validation.h"
 
@@ -92,14 +93,9 @@ struct Shared {
   Outcome outcome;
   std::unique_ptr<report::MetricsWriter> metrics;     // rank 0
   std::unique_ptr<report::TensorboardWriter> events;  // rank 0
-  /// [rank * levels + level] bytes that a rank sends per step, on average so far; -1 before its
-  /// first step.
-  std::vector<std::atomic<int64_t>> sent_bytes;
-  /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at
-  /// it.
-  int64_t sent_by_all(int64_t level) const;
-  const bool processes = false;            // other ranks' figures must be asked for
-  std::vector<trace::Recorder> recorders;  // [rank] timeline
+  SentBytes sent;                                     // of ranks of one process
+  const bool processes = false;                       // other ranks' figures must be asked for
+  std::vector<trace::Recorder> recorders;             // [rank] timeline
   FlightDump flights;
   std::optional<strategy::AdaptedPrograms> adapted;  // where settings of layers are chosen
   std::vector<Saving> saving;                        // [rank]
@@ -156,8 +152,14 @@ class Trainer {
   int64_t tokens_of(int64_t step) const;
   double model_flops_of(int64_t step) const;
   ValidationPlan validation_plan() const;
-  /// Moves what the communicators counted into this rank's traffic.
-  void count_traffic(int64_t step);
+  /// Takes up what the communicators have counted since.
+  void collect_traffic();
+  /// What this rank has sent in a step becomes part of its traffic. What a step leaves under way
+  /// counts for the one that ends it; `last`: for this one.
+  void count_traffic(int64_t step, bool last);
+  /// By level, of all ranks where these meet in every step. Between processes, where they do not,
+  /// as if all sent as much as this one, and where replicas go on by themselves as if these did.
+  void share_traffic(int64_t step, std::vector<int64_t> sent);
   /// What programs have moved since that are no steps.
   void count_between_steps();
   void account(int64_t step, const StepResult& result);
@@ -214,6 +216,7 @@ class Trainer {
   const Job& job_;
   comm::World& world_;
   int64_t rank_;
+  SentBytes::Presence presence_;
   tensor::Device* device_;                    // null = plain memory
   std::unique_ptr<tensor::Queue> queue_;      // of the rank's own work on the device
   std::unique_ptr<tensor::Entered> entered_;  // as long as the rank lives
@@ -234,7 +237,8 @@ class Trainer {
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
-  Ledger traffic_;
+  Ledger pending_, traffic_;          // not part of a step that has ended; of all that have
+  std::vector<int64_t> sent_by_all_;  // in the step that has ended; on rank 0 and where it is known
   StepClock clock_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
   double evaluation_seconds_ = 0, saving_seconds_ = 0;
@@ -244,7 +248,6 @@ class Trainer {
   std::optional<int64_t> evaluated_window_;
   int64_t tokens_done_ = 0;   // over the whole run
   int64_t landed_step_ = -1;  // at whose end results under way were last taken up; -1 = none
-  int64_t steps_here_ = 0;    // steps of this process
   bool under_way_ = false;    // the step to come has run, and waits to be validated
   bool stop_asked_ = false;   // in a valid step, while another one was under way
   bool bytes_known_ = false;  // those that other processes send

@@ -40,7 +40,7 @@ bool Trainer::evaluate(int64_t step) {
   const ValidationPlan plan = validation_plan();
   if (plan.windows == 0) return true;
   state_.drain();
-  count_traffic(step);
+  collect_traffic();
   const int64_t position = job_.design.layout.batch_position(rank_);
   runner_.run(strategy::kForShow, step);
   const std::optional<double> loss = validation_loss(plan, state_, [&](int64_t first) {
@@ -243,7 +243,8 @@ void Trainer::save_if_refused(int64_t step, int64_t refused, const std::function
 
 void Trainer::finish(int64_t step) {
   state_.drain();
-  count_traffic(step);
+  collect_traffic();
+  traffic_.merge(pending_);
   finish_writing();
   shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
   shared_.outcome.exposed_shares[rank_] =

@@ -46,7 +46,7 @@ class RunReportTest : public ::testing::Test {
       metrics.exposed_communication_seconds = 0.05 * metrics.seconds;
       metrics.tokens_per_second = 1024 / metrics.seconds;
       metrics.model_flops_utilization = 0.4;
-      metrics.bytes_per_level = {{"world", 35600000}};
+      metrics.bytes_per_level = {{"world", step % 2 == 0 ? 30000000 : 41200000}};
       metrics.memory_bytes = 1000000 * step;
       metrics.resident_bytes = 2000000 * step;
       metrics.predicted_seconds = 0.48;

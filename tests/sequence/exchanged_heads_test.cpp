@@ -222,8 +222,8 @@ TEST(ExchangedHeads, PricesAreClosedForms) {
   const double forward = 2000 * 2 * 4 * 4 * 1e-7;    // one of two key heads
   const double exchange = 1000 * 2 * (16 + 8) * 4 * 1e-9 / 2;
   EXPECT_NEAR(price(plan, machine, layer, {}).attention_slowest,
-              round + std::max(round, forward) + 2.5 * round + std::max(2.5 * round, 2 * forward) +
-                  2 * exchange,
+              round + std::max(round, forward) + 2.5 * round + std::max(2.5 * round, forward) +
+                  forward + 2 * exchange,
               1e-9);
   Machine one_link = machine;
   one_link.links.of_node = 1;

@@ -27,15 +27,51 @@ TEST(PriceTest, ALoneRingIsTheSumOfItsRounds) {
   const Layer layer{{2, 1, 4}, {4, 4}, 10};
   const std::vector<int64_t> lengths = {4000};
   const Plan plan = baseline_plan(lengths, {{2, 2}, 4000, 1, 1}, Baseline::kEven);
-  const double round = 2 * 8 * 1000.0 * 1000 / 1e9;                        // 2 h n^2 / F
-  const double forward = 1000 * 2 * 4 * 4 * 1e-7, backward = 2 * forward;  // n 2k e b
+  const double round = 2 * 8 * 1000.0 * 1000 / 1e9;          // 2 h n^2 / F
+  const double keys = 1000 * 2 * 4 * 4 * 1e-7, sums = keys;  // n 2k e b
   const Price cost = price(plan, machine, layer, {});
-  EXPECT_NEAR(
-      cost.attention_slowest,
-      round + 3 * std::max(round, forward) + 2.5 * round + 3 * std::max(2.5 * round, backward),
-      1e-9);
+  // Keys in three rounds, sums one round behind: the last hop home stands alone.
+  EXPECT_NEAR(cost.attention_slowest,
+              round + 3 * std::max(round, keys) + 2.5 * round + std::max(2.5 * round, keys) +
+                  2 * std::max(2.5 * round, keys + sums) + sums,
+              1e-9);
   EXPECT_NEAR(cost.linear_slowest, 3 * 10 * 1000 / 1e9, 1e-12);
   EXPECT_EQ(cost.attention_mean, cost.attention_slowest);
+}
+
+/// Every query's tile on the diagonal is worked on whole, on one rank or another.
+TEST(PriceTest, WorkIsThatOfTheDocumentHoweverItIsSplit) {
+  const Machine machine{1e9, 64, 1e9, {}, 1};
+  const Layer layer{{4, 4, 4}, {4, 4}, 10};
+  const std::vector<int64_t> lengths = {4000};
+  const double all = 3.5 * 2 * 16 * 4000.0 * 4000 / 1e9 * 4064 / 4000;
+  for (const int64_t per_node : {2, 4}) {
+    Plan plan = baseline_plan(lengths, {{2, per_node}, 4000, 1, 1}, Baseline::kEven);
+    for (const int64_t heads : {1, 2}) {
+      plan.head_ranks = heads;
+      EXPECT_NEAR(price(plan, machine, layer, {}).computing_slowest,
+                  all / static_cast<double>(2 * per_node), 1e-9);
+    }
+  }
+}
+
+/// The cheapest, and where no ring crosses nodes the first.
+TEST(PriceTest, HeadsAreExchangedWhereThatIsCheaper) {
+  const Layer layer{{4, 4, 4}, {4, 4}, 10};
+  const std::vector<int64_t> lengths = {4000};
+  const PriceOptions options{.head_ranks = {1, 2, 4}};
+  for (const double between : {0.0, 1e-6})
+    for (const int64_t nodes : {1, 2}) {
+      const Machine machine{1e9, 64, 1e9, {1e-9, between, 1e-5, 1e-5}, 4};
+      Plan plan = baseline_plan(lengths, {{nodes, 4}, 4000, 1, 1}, Baseline::kEven);
+      const Price least = choose_heads(plan, machine, layer, options);
+      EXPECT_EQ(plan.head_ranks, nodes == 2 && between > 0 ? 4 : 1);
+      for (const int64_t heads : options.head_ranks) {
+        Plan other = plan;
+        other.head_ranks = heads;
+        EXPECT_LE(least.layer(), price(other, machine, layer, options).layer());
+      }
+    }
 }
 
 /// fp32 at 50 GFLOP/s hides from 1,600 tokens per rank on at 1 Gbit/s, 16,000 at 100 Mbit/s.

@@ -44,6 +44,29 @@ TEST(Ledger, TellsWhatCrossedANetwork) {
   EXPECT_EQ(sum.network_bytes(), 0);
 }
 
+/// Of what outlives its step, that of steps that are long over.
+TEST(Ledger, TakesWhatHasEnded) {
+  Ledger ledger;
+  for (const int64_t step : {1, 2, 3}) {
+    ledger.add({"send", 0, "none", 10 * step, 0, 1}, {step, false});
+    ledger.add({"send", 0, "none", 100 * step, 0, 1}, {step, true});
+  }
+  ledger.add_network(7);
+  ASSERT_EQ(ledger.rows().size(), 1U);
+  EXPECT_EQ(ledger.rows().front().payload_bytes, 660);
+  EXPECT_EQ(ledger.rows().front().count, 6);
+  Ledger ended;
+  ledger.take(2, 1, ended);
+  EXPECT_EQ(ended.payload_bytes(0), 10 + 20 + 100);
+  EXPECT_EQ(ended.network_bytes(), 7);
+  EXPECT_EQ(ledger.payload_bytes(0), 30 + 200 + 300);
+  Ledger later;
+  ledger.take(3, 3, later);
+  EXPECT_EQ(later.payload_bytes(0), 530);
+  EXPECT_EQ(later.network_bytes(), 0);
+  EXPECT_EQ(ledger.bytes(), 0);
+}
+
 TEST(Ledger, MergesAndClears) {
   Ledger sum = sample();
   sum.merge(sample());

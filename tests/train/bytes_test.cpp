@@ -3,10 +3,14 @@
 // formula, peak = what the allocator saw. What ranks exchange outside of programs is counted apart.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <thread>
+#include <vector>
 
 #include "strait/cost/cost.h"
 #include "strait/layout/layout.h"
+#include "strait/report/metrics.h"
 #include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
 #include "tests/train/small_run.h"
@@ -101,6 +105,52 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
     SCOPED_TRACE(what);
     test::expect_bytes(job, outcome.traffic, 3, want);
   }
+}
+
+/// By level, of every line of a run's metrics.
+std::vector<std::vector<int64_t>> bytes_of_lines(const std::string& run_dir) {
+  std::vector<std::vector<int64_t>> lines;
+  for (const report::StepMetrics& step : report::read_metrics(run_dir + "/metrics.jsonl")) {
+    lines.emplace_back();
+    for (const report::LevelBytes& level : step.bytes_per_level)
+      lines.back().push_back(level.bytes);
+  }
+  return lines;
+}
+
+// Whatever ranks wait for, and however far ahead of rank 0 they are. What a step leaves under way
+// (gathers of new weights) counts for the step that ends it.
+TEST(Bytes, EveryStepTellsItsOwn) {
+  constexpr int64_t kSteps = 5;
+  const TemporaryFolder folder;
+  for (const char* placement : {"ddp", "zero1", "zero3"})
+    for (const int64_t slow : {0, 3}) {
+      SCOPED_TRACE(std::string(placement) + ", rank " + std::to_string(slow) + " is slow");
+      const Case c{placement, 4, 1, true};
+      strait::Run run = run_of(c, folder.path());
+      run.train.steps = kSteps;
+      run.output.run_dir = folder.path() + "/" + placement + std::to_string(slow);
+      const Job job = make_job(run, c.ranks);
+      train::Hooks hooks;
+      hooks.faults.max_delay_seconds = 0.002;
+      hooks.before_op = [slow](int64_t rank, const runtime::Instance& instance) {
+        if (rank == slow && instance.op->kernel->name == std::string("begin_step"))
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      };
+      test::outcome_of(job, hooks);
+      std::vector<int64_t> step(2, 0), late(2, 0);
+      for (const auto& [row, bytes] : closed_form(c, job.design, job.design.placement.optimizer)) {
+        step[row.second] += bytes;
+        if (row.first == "all-gather" && c.placement == "zero1") late[row.second] += bytes;
+      }
+      const auto lines = bytes_of_lines(run.output.run_dir);
+      ASSERT_EQ(lines.size(), kSteps);
+      for (int64_t n = 0; n < kSteps; ++n)
+        for (const size_t level : {0, 1})
+          EXPECT_EQ(lines[n][level],
+                    step[level] - (n == 0 ? late[level] : 0) + (n == kSteps - 1 ? late[level] : 0))
+              << "step " << n + 1 << ", level " << level;
+    }
 }
 
 TEST(Bytes, AProgramThatMovesAUnitTwiceIsNoticed) {

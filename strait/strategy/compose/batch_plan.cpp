@@ -6,9 +6,11 @@
 #include <charconv>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
 #include "strait/base/errors.h"
+#include "strait/config/head_ranks.h"
 #include "strait/sequence/balanced.h"
 #include "strait/shape/segment.h"
 #include "strait/strategy/compose/precision.h"
@@ -17,8 +19,8 @@
 namespace strait::strategy {
 namespace {
 
-/// Tokens of a document on a rank at which attention has half its rate: those of a tile, as a
-/// diagonal one is worked on whole (sequence/worked_pairs.h).
+/// Length of a document at which attention has half its rate: that of a tile, as each query's
+/// diagonal one is worked on whole, on whichever rank (sequence/worked_pairs.h).
 constexpr double kHalfRateTokens = 64;
 
 /// Plans count what a backward does of its forward again. The cluster's rate counts it as two
@@ -174,16 +176,16 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   machine_.links_of_node = level_between(cluster, axis, axis.size - 1).links;
   machine_.links.of_node = machine_.links_of_node;
   decide_routing(run.sequence.routing, grid);
-  decide_heads(run.sequence.head_ranks, grid);
+  decide_heads(run.sequence, grid);
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
-  // Rings of neighbours carry as much over a link each as one ring does over one.
-  options_.split_between =
-      std::max<int64_t>(1, options_.split_between / std::min(head_ranks_, machine_.links_of_node));
 }
 
-/// Rings of runs that exchange heads leave a node over the link of each rank, so that they need
-/// neither proxies nor orders.
-void BatchPlanner::decide_heads(int64_t head_ranks, const sequence::RankGrid& grid) {
+void BatchPlanner::decide_heads(const SequenceOptions& options, const sequence::RankGrid& grid) {
+  const std::optional<int64_t> given = given_head_ranks(options);
+  const int64_t most = std::gcd(grid.per_node, layer_.heads.keys);
+  for (int64_t number = 2; !given && grid.nodes > 1 && number <= most; ++number)
+    if (most % number == 0) head_ranks_.push_back(number);
+  const int64_t head_ranks = given.value_or(1);
   if (head_ranks < 2) return;
   if (grid.nodes == 1)
     refuse_heads(head_ranks, "cannot take effect: mesh.axes.sequence stays inside a node", 0);
@@ -191,9 +193,8 @@ void BatchPlanner::decide_heads(int64_t head_ranks, const sequence::RankGrid& gr
     refuse_heads(
         head_ranks,
         fmt::format("does not divide the {} ranks of mesh.axes.sequence in a node", grid.per_node),
-        nearest_divisor(std::gcd(grid.per_node, layer_.heads.keys), head_ranks));
-  head_ranks_ = head_ranks;
-  most_proxies_ = most_rotations_ = most_both_ = 1;
+        nearest_divisor(most, head_ranks));
+  head_ranks_ = {head_ranks};
 }
 
 void BatchPlanner::decide_routing(const std::string& text, const sequence::RankGrid& grid) {
@@ -238,8 +239,10 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
                                                 : Baseline::kHybrid;
   const sequence::Batch batch(lengths);
   sequence::Plan plan = sequence::baseline_plan(batch, options_, baseline);
-  if (sequence::fits(plan, options_.capacity_tokens)) return plan;
-  return sequence::balanced_plan(batch, options_.grid);
+  if (!sequence::fits(plan, options_.capacity_tokens))
+    plan = sequence::balanced_plan(batch, options_.grid);
+  sequence::choose_heads(plan, machine_, layer_, price_options());
+  return plan;
 }
 
 /// Proxies and pieces, orders of key heads, or orders over proxies of their own.
@@ -263,12 +266,14 @@ std::vector<BatchPlanner::Way> BatchPlanner::ways() const {
 }
 
 /// What costs least; the first of equals, which are those of fewest orders and proxies, and orders
-/// rather than proxies.
+/// rather than proxies. Rings of runs that exchange heads leave a node over the link of each rank,
+/// so that they need neither.
 void BatchPlanner::route(sequence::Plan& plan) const {
   const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
     return group.zone == sequence::Zone::kInter;
   });
-  if ((most_proxies_ == 1 && most_rotations_ == 1 && most_both_ == 1) || !crosses) return;
+  if (plan.head_ranks > 1 || !crosses) return;
+  if (most_proxies_ == 1 && most_rotations_ == 1 && most_both_ == 1) return;
   const auto take = [&](const Way& way) {
     plan.proxies = way.proxies;
     plan.pieces = way.pieces;
@@ -290,7 +295,6 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
   plan->row_split = row_split_;
-  plan->head_ranks = head_ranks_;
   route(*plan);
   plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
   if (const int64_t most = sequence::most_tokens(*plan); most > options_.capacity_tokens) {

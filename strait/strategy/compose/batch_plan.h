@@ -25,9 +25,9 @@ class BatchPlanner {
 
   /// packed, even, hybrid (strait/sequence/partition.h) or, of these and of zones with their
   /// thresholds halved and doubled, the cheapest (zeppelin), each with tokens remapped as
-  /// sequence.remap says, or as is cheapest (auto), and heads exchanged as sequence.head_ranks
-  /// says. UserError (key sequence.capacity_tokens) where a rank would hold more than it has rows;
-  /// names the nearest capacity.
+  /// sequence.remap says, and heads exchanged as sequence.head_ranks says, or as is cheapest
+  /// (auto). UserError (key sequence.capacity_tokens) where a rank would hold more than it has
+  /// rows; names the nearest capacity.
   std::shared_ptr<const sequence::Plan> plan(std::span<const int64_t> lengths) const;
   sequence::Price price(const sequence::Plan& plan) const;
   const sequence::Layer& layer() const { return layer_; }
@@ -38,7 +38,7 @@ class BatchPlanner {
 
  private:
   sequence::PriceOptions price_options() const;
-  void decide_heads(int64_t head_ranks, const sequence::RankGrid& grid);
+  void decide_heads(const SequenceOptions& options, const sequence::RankGrid& grid);
   void decide_routing(const std::string& text, const sequence::RankGrid& grid);
   struct Way {
     int64_t proxies = 1, pieces = 1, rotations = 1;
@@ -53,7 +53,7 @@ class BatchPlanner {
   int64_t least_rotations_ = 1, most_rotations_ = 1;
   int64_t most_both_ = 1;  // orders times proxies
   bool both_alone_ = false;
-  int64_t head_ranks_ = 1;
+  std::vector<int64_t> head_ranks_ = {1};  // that a plan may take
   bool fills_;
   int64_t row_split_;
   int64_t context_;

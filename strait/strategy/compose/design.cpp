@@ -14,6 +14,7 @@
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/document_rows.h"
+#include "strait/config/head_ranks.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/data/corpus.h"
@@ -101,7 +102,7 @@ int64_t unparted_ranks(const Cluster& cluster, const MeshAxis& axis) {
 int64_t head_ranks(const Run& run, const Cluster& cluster, const MeshAxis& axis) {
   if (run.sequence.engine == "heads") return axis.size;
   if (run.sequence.engine != "heads_ring" || axis.size == 1) return 1;
-  if (run.sequence.head_ranks > 0) return run.sequence.head_ranks;
+  if (const int64_t given = given_head_ranks(run.sequence).value_or(0); given > 0) return given;
   // Keys alone, which travel beside computing, cross the slowest links.
   const int64_t most = std::gcd(axis.size, unparted_ranks(cluster, axis));
   return std::gcd(most, run.model.shape.kv_heads / run.mesh.axes.x);
@@ -435,7 +436,8 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
 }
 
 std::optional<Corpus> design_corpus(const Run& run) {
-  if (run.train.global_batch_tokens == 0 || run.data.path.empty()) return std::nullopt;
+  const bool counts = run.train.global_batch_tokens > 0 || has_documents(run.data);
+  if (!counts || run.data.path.empty()) return std::nullopt;
   return make_corpus(run.data);
 }
 

@@ -88,7 +88,8 @@ program::Program compose_for_plan(const Design& design, const std::string& kind,
 /// data.path is set, else an assumed model.shape.vocabulary or 256, noted in `assumed`.
 int64_t design_vocabulary(const Run& run, bool& assumed);
 
-/// The data of a run whose batches are of documents, if data.path is set.
+/// The data of a run whose batches or windows keep documents apart, if data.path is set: how long
+/// documents are decides what attention costs.
 std::optional<Corpus> design_corpus(const Run& run);
 
 }  // namespace strait::strategy

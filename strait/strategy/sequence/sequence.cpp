@@ -83,16 +83,15 @@ namespace {
 
 /// Every lane that some plan of the run may need: rows of a batch have plans of their own, and
 /// their ranks must number the lanes that they share with others alike. Where the axis leaves its
-/// nodes transfers may be routed; whether neighbours exchange heads is the same in all plans.
+/// nodes transfers may be routed, and neighbours may exchange heads.
 DocumentAxis document_axis(draft::Draft& draft, const Cluster& cluster, const SequenceAxis& ranks,
                            const sequence::Plan& plan) {
   const auto add_lane = [&] { return draft::add_lane(draft.program, cluster, ranks.group); };
   DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
   for (size_t lane = 1; lane < documents.lanes.size(); ++lane) documents.lanes[lane] = add_lane();
   documents.rows_lane = add_lane();
-  if (plan.head_ranks > 1)
-    for (int& lane : documents.head_lanes) lane = add_lane();
   if (plan.grid.nodes == 1) return documents;
+  for (int& lane : documents.head_lanes) lane = add_lane();
   for (int& lane : documents.crossing_lanes) lane = add_lane();
   documents.dispatch_lane = add_lane();
   documents.combine_lane = add_lane();

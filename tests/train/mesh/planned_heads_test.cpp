@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 
 #include "strait/base/random.h"
 #include "strait/program/program.h"
@@ -40,6 +41,8 @@ const Sets kCapped = {"model.family=gemma2",        "model.shape.window=9",
                       "model.shape.kv_heads=4",     "model.shape.score_cap=0.1",
                       "model.shape.logit_cap=1"};
 
+constexpr int64_t kAuto = -1;
+
 /// `nodes` of `per_node` ranks that share documents, of which `heads` neighbours exchange heads.
 struct Case {
   std::string engine;
@@ -47,26 +50,31 @@ struct Case {
   Sets family = kLlama;
   Sets how = {};
   int64_t others = 1;  // ranks of other axes
+  std::string head_ranks() const { return heads == kAuto ? "auto" : std::to_string(heads); }
   int64_t sharers() const { return nodes * per_node; }
   int64_t ranks() const { return sharers() * others; }
   std::string text() const {
-    return fmt::format("{}, {} nodes of {}, {} heads, {}; {}", engine, nodes, per_node, heads,
-                       fmt::join(family, ", "), fmt::join(how, ", "));
+    return fmt::format("{}, {} nodes of {}, {} heads, {}; {}", engine, nodes, per_node,
+                       head_ranks(), fmt::join(family, ", "), fmt::join(how, ", "));
   }
 };
 
 class PlannedHeads : public test::MeshRuns {
  protected:
+  static std::string levels(int64_t per_node, double gb_per_second = 6e3) {
+    return fmt::format(
+        "cluster.levels=[{{ name = \"node\", size = {}, gb_per_second = 1e5, latency_microseconds "
+        "= 0.0 }}, {{ name = \"across\", size = 0, gb_per_second = {}, latency_microseconds = 0.0 "
+        "}}]",
+        per_node, gb_per_second);
+  }
   /// Links so fast that documents of these lengths are shared by ranks of both nodes.
   strait::Run run_of(const Case& c, const Sets& more = {}) {
     const int64_t stride = c.ranks() / c.sharers();
     Sets sets = {"sequence.engine=" + c.engine,
                  fmt::format("mesh.axes.sequence={}", c.sharers()),
-                 fmt::format("sequence.head_ranks={}", c.heads),
-                 fmt::format("cluster.levels=[{{ name = \"node\", size = {}, gb_per_second = 1e5, "
-                             "latency_microseconds = 0.0 }}, {{ name = \"across\", gb_per_second = "
-                             "6e3, latency_microseconds = 0.0 }}]",
-                             c.per_node * stride),
+                 "sequence.head_ranks=" + c.head_ranks(),
+                 levels(c.per_node * stride),
                  "sequence.plan=true",
                  "sequence.capacity_tokens=300"};
     Sets all = alone(c.family);
@@ -101,8 +109,10 @@ class PlannedHeads : public test::MeshRuns {
   std::string refusal(const Case& c, const Sets& more = {}) {
     return refusal_of([&] { make_job(run_of(c, more), c.ranks()); });
   }
-  void expect_one_rank(const std::vector<Case>& cases) {
+  /// Returns the numbers of neighbours that exchanged heads in some step.
+  std::set<int64_t> expect_one_rank(const std::vector<Case>& cases) {
     std::map<Sets, Trained> serial;
+    std::set<int64_t> taken;
     for (const Case& c : cases) {
       SCOPED_TRACE(c.text());
       const auto [found, fresh] = serial.try_emplace(c.family);
@@ -110,8 +120,11 @@ class PlannedHeads : public test::MeshRuns {
         found->second = test::trained(small_run(folder_.path(), alone(c.family)), 1, next_folder());
       const std::string folder = next_folder();
       expect_equal(test::trained(run_of(c), c.ranks(), folder), found->second);
-      EXPECT_GT(exchanged_in(folder), 0);
+      if (c.heads != kAuto) EXPECT_GT(exchanged_in(folder), 0);
+      for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl"))
+        taken.insert(step.sequence_plan.at("heads").at("ranks").as_integer());
     }
+    return taken;
   }
 };
 
@@ -142,6 +155,19 @@ TEST_F(PlannedHeads, TrainAsOneRankDoesBesideWhatElsePlansDo) {
       {.engine = "even", .how = {"mesh.axes.x=2", "tensor.sequence_parallel=true"}, .others = 2});
   cases.push_back({.engine = "zeppelin", .how = {"mesh.axes.y=2"}, .others = 2});
   expect_one_rank(cases);
+}
+
+/// As many as are cheapest: batches differ in them, and so do the rows of one batch.
+TEST_F(PlannedHeads, TrainAsOneRankDoesWithAsManyAsAreCheapest) {
+  std::vector<Case> cases;
+  for (const double rate : {10.0, 100.0, 1000.0}) {
+    for (const char* engine : {"even", "hybrid", "zeppelin"})
+      cases.push_back({engine, 2, 4, kAuto, kLlama, {levels(4, rate)}});
+    cases.push_back(
+        {"zeppelin", 2, 2, kAuto, kLlama, {levels(2, rate), "placement.preset=zero3"}, 2});
+    cases.push_back({"hybrid", 2, 2, kAuto, kGpt2, {levels(2, rate), "train.recompute=block"}, 2});
+  }
+  EXPECT_GE(expect_one_rank(cases).size(), 2U);
 }
 
 /// In bf16 norms of gradients are those of one rank but for rounding (2^-9 each).
@@ -178,6 +204,13 @@ void add_step(Bytes& bytes, const Job& job) {
   test::add_exchange(bytes, "all-reduce", 2 * test::kAgreedBytes, {ranks, 1});
 }
 
+int64_t of_level(const Bytes& bytes, size_t level) {
+  int64_t sum = 0;
+  for (const auto& [row, moved] : bytes)
+    if (row.second == static_cast<int64_t>(level)) sum += moved;
+  return sum;
+}
+
 /// Z5: inside nodes and between them.
 TEST_F(PlannedHeads, BytesAreClosedFormsInAllReaders) {
   for (const auto& [engine, remap, recompute] :
@@ -193,6 +226,7 @@ TEST_F(PlannedHeads, BytesAreClosedFormsInAllReaders) {
     Bytes want, of_expected;
     for (const report::StepMetrics& step :
          report::read_metrics(job.folder.path + "/metrics.jsonl")) {
+      const Bytes before = want;
       for (const auto& [member, level] :
            {std::pair("bytes_inside_nodes", 0), std::pair("bytes_between_nodes", 1)})
         for (const Json* part : {&step.sequence_plan, &step.sequence_plan.at("linear")}) {
@@ -201,6 +235,10 @@ TEST_F(PlannedHeads, BytesAreClosedFormsInAllReaders) {
                                    traffic.at("backward").as_integer();
         }
       add_step(want, job);
+      for (const size_t level : {0, 1})
+        EXPECT_EQ(step.bytes_per_level[level].bytes,
+                  of_level(want, level) - of_level(before, level))
+            << "step " << step.step;
     }
     for (const int64_t level : {0, 1}) EXPECT_GT((want[{"send", level}]), 0);
     EXPECT_GT(exchanged_in(job.folder.path), 0);
