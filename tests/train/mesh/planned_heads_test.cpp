@@ -120,7 +120,7 @@ class PlannedHeads : public test::MeshRuns {
         found->second = test::trained(small_run(folder_.path(), alone(c.family)), 1, next_folder());
       const std::string folder = next_folder();
       expect_equal(test::trained(run_of(c), c.ranks(), folder), found->second);
-      if (c.heads != kAuto) EXPECT_GT(exchanged_in(folder), 0);
+      EXPECT_TRUE(c.heads == kAuto || exchanged_in(folder) > 0);
       for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl"))
         taken.insert(step.sequence_plan.at("heads").at("ranks").as_integer());
     }
@@ -160,7 +160,7 @@ TEST_F(PlannedHeads, TrainAsOneRankDoesBesideWhatElsePlansDo) {
 /// As many as are cheapest: batches differ in them, and so do the rows of one batch.
 TEST_F(PlannedHeads, TrainAsOneRankDoesWithAsManyAsAreCheapest) {
   std::vector<Case> cases;
-  for (const double rate : {10.0, 100.0, 1000.0}) {
+  for (const double rate : {0.1, 1.0, 100.0}) {
     for (const char* engine : {"even", "hybrid", "zeppelin"})
       cases.push_back({engine, 2, 4, kAuto, kLlama, {levels(4, rate)}});
     cases.push_back(
