@@ -282,6 +282,13 @@ Rows data_keys() {
        "The last part of the text, kept for evaluation."},
       {"data.document_separator", kField<&Run::data, &DataOptions::document_separator>, any(),
        "\"\" = one stream; otherwise documents are packed and attention stays inside each."},
+      {"data.completion.prompt_field",
+       kField<&Run::data, &DataOptions::completion, &CompletionOptions::prompt_field>,
+       only_default(), "JSON-lines: the member that is the prompt."},
+      {"data.completion.completion_field",
+       kField<&Run::data, &DataOptions::completion, &CompletionOptions::completion_field>,
+       only_default(),
+       "JSON-lines: the member that is the completion, which alone counts in the loss."},
   };
 }
 
@@ -315,6 +322,9 @@ Rows train_keys() {
        with_form(one_of({"none", "block"}), "every:", 1),
        "Blocks whose activations are computed again in backward; every:K = each K-th block. unet, "
        "modules: block, also where none is written."},
+      {"train.start_from", kField<train, &TrainOptions::start_from>, only_default(),
+       "Checkpoint or Hugging Face folder whose weights the run starts from; until it works, "
+       "strait convert makes a checkpoint of such a folder."},
   };
 }
 

@@ -13,21 +13,15 @@ struct Row {
   const char* about;
 };
 
-std::vector<Row> training_rows() {
-  constexpr auto completion = &DataOptions::completion;
+std::vector<Row> method_rows() {
   constexpr auto step = &ZerothOrderOptions::step;
   constexpr auto zeroth = &Run::zeroth_order;
   constexpr auto lora = &AdapterOptions::lora;
   return {
-      {"data.completion.prompt_field",
-       kField<&Run::data, completion, &CompletionOptions::prompt_field>,
-       "JSON-lines: the member that is the prompt."},
-      {"data.completion.completion_field",
-       kField<&Run::data, completion, &CompletionOptions::completion_field>,
-       "JSON-lines: the member that is the completion, which alone counts in the loss."},
-      {"train.start_from", kField<&Run::train, &TrainOptions::start_from>,
-       "Checkpoint or Hugging Face folder whose weights the run starts from; until it works, "
-       "strait convert makes a checkpoint of such a folder."},
+      {"zeroth_order.sign_ranks", kField<zeroth, &ZerothOrderOptions::sign_ranks>,
+       "2: each sign on a rank of its own."},
+      {"zeroth_order.write_back_every", kField<zeroth, &ZerothOrderOptions::write_back_every>,
+       "Steps between two writes of weights to their tier."},
       {"zeroth_order.step.epsilon", kField<zeroth, step, &ZerothOrderStep::epsilon>,
        "How far weights are moved to both sides."},
       {"zeroth_order.step.directions", kField<zeroth, step, &ZerothOrderStep::directions>,
@@ -36,10 +30,6 @@ std::vector<Row> training_rows() {
        "How weights come back: buffer or in-place."},
       {"zeroth_order.step.exact", kField<zeroth, step, &ZerothOrderStep::exact>,
        "Weights come back bit for bit."},
-      {"zeroth_order.sign_ranks", kField<zeroth, &ZerothOrderOptions::sign_ranks>,
-       "2: each sign on a rank of its own."},
-      {"zeroth_order.write_back_every", kField<zeroth, &ZerothOrderOptions::write_back_every>,
-       "Steps between two writes of weights to their tier."},
       {"adapter.lora.rank", kField<&Run::adapter, lora, &LoraOptions::rank>,
        "Rank of LoRA's factors; 0 = off."},
       {"adapter.lora.alpha", kField<&Run::adapter, lora, &LoraOptions::alpha>,
@@ -56,6 +46,12 @@ std::vector<Row> memory_rows() {
   constexpr auto capacity = &TiersOptions::capacity;
   constexpr auto throttle = &TiersOptions::throttle;
   return {
+      {"residence.codec", kField<residence, &ResidenceOptions::codec>,
+       "Codec of weights at rest below the device."},
+      {"residence.share_above", kField<residence, &ResidenceOptions::share_above>,
+       "Part of each state that stays on the device."},
+      {"residence.delayed_update", kField<residence, &ResidenceOptions::delayed_update>,
+       "Updates are taken up a step later."},
       {"residence.state.weights", kField<residence, state, &ResidenceState::weights>,
        "Tier where weights lie between uses: device, host or disk."},
       {"residence.state.gradients", kField<residence, state, &ResidenceState::gradients>,
@@ -64,12 +60,6 @@ std::vector<Row> memory_rows() {
        "Of the optimizer's state."},
       {"residence.state.activations", kField<residence, state, &ResidenceState::activations>,
        "Of kept activations."},
-      {"residence.codec", kField<residence, &ResidenceOptions::codec>,
-       "Codec of weights at rest below the device."},
-      {"residence.share_above", kField<residence, &ResidenceOptions::share_above>,
-       "Part of each state that stays on the device."},
-      {"residence.delayed_update", kField<residence, &ResidenceOptions::delayed_update>,
-       "Updates are taken up a step later."},
       {"tiers.capacity.device_gb", kField<tiers, capacity, &TierCapacity::device_gb>,
        "Of the device, per rank; 0 = what there is."},
       {"tiers.capacity.host_gb", kField<tiers, capacity, &TierCapacity::host_gb>, "Of the host."},
@@ -116,7 +106,7 @@ std::vector<Row> projection_rows() {
 
 std::vector<Key> reserved_keys() {
   std::vector<Key> keys;
-  for (const auto part : {training_rows, memory_rows, projection_rows})
+  for (const auto part : {method_rows, memory_rows, projection_rows})
     for (const Row& row : part()) {
       Rule rule;
       rule.only_default = true;

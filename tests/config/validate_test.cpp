@@ -332,7 +332,7 @@ TEST(Validate, Combinations) {
   expect_refused("checkpoint.resume = \"rr\"", "checkpoint.resume", "or ./rr as a path");
   expect_refused("name = \"a/b\"", "name", "nearest valid name is \"a-b\"");
   expect_refused("name = \"\"", "name", "\"my-run\"");
-  expect_refused("name = \"..\"", "name", "\"-.\"");
+  expect_refused("name = \"..\"", "name", "\"my-run\"");
 }
 
 TEST(Validate, ClusterMeshAndSpans) {

@@ -117,7 +117,7 @@ TEST(Cluster, RanksShareTheMemoryOfTheirMachine) {
   EXPECT_EQ(make_cluster(options, 4).memory_bytes, 6'000);
   options.measured->ranks_per_machine = 2;  // of 4
   EXPECT_EQ(make_cluster(options, 4).memory_bytes, 12'000);
-  options.levels = {{.name = "world"}};  // other machines
+  options.levels = {{.name = "world", .gb_per_second = 1}};  // other machines
   EXPECT_EQ(make_cluster(options, 4).memory_bytes, assumed);
 }
 
