@@ -160,6 +160,8 @@ struct MpiSession::State {
   std::unique_ptr<RollCall> roll_call;
   std::exception_ptr failure;  // of an exchange
   double deadline_seconds = kStartSeconds;
+  /// Where ranks may be apart.
+  double apart_seconds() const { return std::max(deadline_seconds, 10.0); }
   Stuck stuck;
   std::unique_ptr<HostMemory> memory;
   std::unique_ptr<MpiWorld> world;
@@ -274,7 +276,7 @@ void MpiSession::end() {
   }
   state_->abandoned = true;
   state_->memory.reset();
-  const PhaseWatch watch("MPI_Finalize", state_->deadline_seconds, state_->stuck);
+  const PhaseWatch watch("MPI_Finalize", state_->apart_seconds(), state_->stuck);
   MPI_Comm_free(&state_->data);
   MPI_Comm_free(&state_->bells);
   MPI_Comm_free(&state_->host);
@@ -336,15 +338,13 @@ memory::PageSource& MpiSession::window() {
   return *state_->memory;
 }
 
-void MpiSession::set_deadline(double seconds) {
-  constexpr double kLeast = 10;
-  state_->deadline_seconds = std::max(seconds, kLeast);
-}
+void MpiSession::set_deadline(double seconds) { state_->deadline_seconds = seconds; }
 
 std::vector<std::string> MpiSession::exchange(const std::string& text, const std::string& purpose) {
   if (state_->failure) std::rethrow_exception(state_->failure);
   try {
-    return state_->roll_call->meet(text, purpose, state_->deadline_seconds);
+    return state_->roll_call->meet(
+        text, purpose, state_->world ? state_->deadline_seconds : state_->apart_seconds());
   } catch (...) {
     state_->failure = std::current_exception();
     state_->abandoned = true;

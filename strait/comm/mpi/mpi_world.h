@@ -68,8 +68,8 @@ class MpiSession {
   /// copied first. Precondition: world() was called.
   memory::PageSource& window();
 
-  /// Of exchange() and end(); 120 s before. At least 10 s: processes do not start at the same
-  /// moment.
+  /// Of exchange() and end(); 120 s before. Until world(), and in end(), at least 10 s: processes
+  /// do not start and leave at the same moment.
   void set_deadline(double seconds);
   /// The texts of all ranks, by rank, on all ranks. Collective: for the time before a world, and
   /// after its end. Timeout, or PeerLost when a process of this host is gone, naming the rank that

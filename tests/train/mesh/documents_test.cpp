@@ -187,8 +187,8 @@ TEST_F(WholeDocuments, RemappedTokensStandBesideOtherAxesAndSwitches) {
   }
 }
 
-/// Of two nodes of two ranks, on links so fast that long documents are shared by all four and
-/// others by two; what the run printed of its plans says so.
+/// Of two nodes of two ranks, on links such that the longest documents are shared by all four,
+/// others by two and short ones by none; what the run printed of its plans says so.
 TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
   const Sets batches = {"train.global_batch_tokens=800", "model.shape.context=240",
                         "data.document_separator=wide."};
@@ -196,8 +196,8 @@ TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
   for (const char* fill : {"true", "false"}) {
     Sets sets = batches;
     sets.insert(sets.end(),
-                {"cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1e5, "
-                 "latency_microseconds = 0.0 }, { name = \"across\", gb_per_second = 6e3, "
+                {"cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 50.0, "
+                 "latency_microseconds = 0.0 }, { name = \"across\", gb_per_second = 4.0, "
                  "latency_microseconds = 0.0 }]",
                  "mesh.axes.sequence=4", "sequence.engine=zeppelin", "sequence.plan=true",
                  "sequence.capacity_tokens=300", fmt::format("sequence.fill={}", fill)});
