@@ -8,6 +8,7 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/comm/bookkeeping.h"
 #include "strait/comm/failure.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/predict/predict.h"
@@ -223,6 +224,11 @@ void run_process(Shared& shared, const ProcessRank& rank, Outcome& outcome) {
     const CoreBinding binding(shared.job.binding.of(rank.world.rank()));
     Trainer trainer(shared, rank.world, rank.window);
     run_rank(shared.job, trainer, rank.world);
+    // Who left now would leave no record of a rank that is lost at the end.
+    int64_t left = 1;
+    const Run& run = shared.job.design.run;
+    comm::sum_over_ranks(rank.world, {&left, 1},
+                         {"end the run", run.train.steps, run.runtime.deadline_seconds});
   } catch (const Error& error) {
     fail(error.what(), error.place());
     throw;
