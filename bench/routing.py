@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 from lab import ROOT, Lab, call, processor_ticks, sets_of, spans, spread  # noqa: E402
 
 EXAMPLE = ROOT / "examples/zeppelin.toml"
-ROWS = ["off", "whole:2", "2", "rotate:2", "whole:4", "4", "rotate:4"]  # values of sequence.routing
+ROWS = ["off", "whole:2", "2", "rotate:2", "whole:4", "4", "rotate:4", "both:4"]  # values of sequence.routing
 LAYERS = 2
 KEYS = re.compile(r"^keys\.\d+\.\S+ = receive")  # of one document all are of its ring
 

@@ -279,9 +279,9 @@ constexpr BlockOperand operand_of(BlockValue value) {
   return static_cast<BlockOperand>(block_slot(value));
 }
 
-Kernel of_round(Kernel kernel, bool group) {
+Kernel of_round(Kernel kernel, std::initializer_list<const char*> more = {}) {
   kernel.attributes.push_back({"round", AttributeType::kInteger});
-  if (group) kernel.attributes.push_back({"group", AttributeType::kInteger});
+  for (const char* name : more) kernel.attributes.push_back({name, AttributeType::kInteger});
   return kernel;
 }
 
@@ -374,14 +374,14 @@ const Kernel kSumShards = {"sum_shards",
 const Kernel kNormalizeAgain = normalize_kernel("normalize_again");
 
 const Kernel kPackKeys = pack_kernel("pack_keys");
-const Kernel kAttendRound = of_round(round_kernel("attend_round"), false);
-const Kernel kAttendRoundInput = of_round(round_kernel("attend_round_input"), false);
+const Kernel kAttendRound = of_round(round_kernel("attend_round"));
+const Kernel kAttendRoundInput = of_round(round_kernel("attend_round_input"), {"pairs"});
 const Kernel kAddKeyGradient = add_kernel("add_key_gradient");
 
-const Kernel kPackGroup = of_round(pack_kernel("pack_group"), true);
-const Kernel kAttendGroup = of_round(round_kernel("attend_group"), true);
-const Kernel kAttendGroupInput = of_round(round_kernel("attend_group_input"), true);
-const Kernel kAddGroupGradient = of_round(add_kernel("add_group_gradient"), true);
+const Kernel kPackGroup = of_round(pack_kernel("pack_group"), {"group"});
+const Kernel kAttendGroup = of_round(round_kernel("attend_group"), {"group"});
+const Kernel kAttendGroupInput = of_round(round_kernel("attend_group_input"), {"group", "pairs"});
+const Kernel kAddGroupGradient = of_round(add_kernel("add_group_gradient"), {"group"});
 
 const Kernel& head_kernel(HeadStep step) {
   static const std::vector<Kernel> kernels = [] {
@@ -448,7 +448,7 @@ const Kernel& exchange_kernel(RemapStep step) {
          {"pack_qkv_heads", "place_qkv_heads", "pack_attention_heads", "place_attention_heads",
           "pack_attention_gradient_heads", "place_attention_gradient_heads",
           "pack_qkv_gradient_heads", "place_qkv_gradient_heads"})
-      list.push_back(of_round(moving_kernel(name, {}), true));
+      list.push_back(of_round(moving_kernel(name, {}), {"group"}));
     return list;
   }();
   return kernels[static_cast<size_t>(step)];

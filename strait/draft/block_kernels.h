@@ -55,9 +55,12 @@ enum BlockAttribute : int {
   kInFlight,        // index: the micro-batch, where a rank has several in flight; else below 0
   kRound,           // integer: of a ring
   kGroup,           // integer: of the rank's groups; kernels of groups alone have it
+  kPairs,           // integer: sequence::OwnPairs, of the backward of a round of a group
 };
 /// Range: of the rows. Kernels of rows have it in the place of kRound.
 inline constexpr int kRows = kRound;
+/// Integer: kPairs of kernels of rings.
+inline constexpr int kRingPairs = kGroup;
 
 /// Block; where it writes kSaved it keeps what the backward pass needs.
 extern const program::Kernel kForward;
@@ -90,8 +93,8 @@ extern const program::Kernel kNormalizeAgain;
 /// of segment qkv_add left, saved or as a value of its own.
 extern const program::Kernel kPackKeys;
 /// What segment attention does, and its backward, with the keys of one rank at a time: round
-/// kRound, with those of the rank so many positions before (kKeys). The backward makes kKeyGradient
-/// of these keys.
+/// kRound, with those of the rank so many positions before (kKeys; in round 0 the rank's own, which
+/// are where pack_keys finds them). The backward makes kKeyGradient of these keys.
 extern const program::Kernel kAttendRound;
 extern const program::Kernel kAttendRoundInput;
 /// kKeyGradient += kGatheredKeyGradient.

@@ -289,7 +289,9 @@ void attend_round(const Environment& environment, const Instance& instance) {
 
 void attend_round_input(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
-  c.segments->attend_round_input(c.call, instance.integer(draft::kRound));
+  c.segments->attend_round_input(
+      c.call, instance.integer(draft::kRound),
+      static_cast<sequence::OwnPairs>(instance.integer(draft::kRingPairs)));
 }
 
 void move_rows(RemapStep step, const Environment& environment, const Instance& instance) {
@@ -314,7 +316,10 @@ using GroupStep = void (model::SegmentedBlock::*)(const model::SegmentCall&,
 void group_step(GroupStep step, const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
   const double began = environment.attention_seconds ? now_seconds() : 0;
-  (c.segments->*step)(c.call, {instance.integer(draft::kGroup), instance.integer(draft::kRound)});
+  model::GroupRound where{instance.integer(draft::kGroup), instance.integer(draft::kRound)};
+  if (instance.op->kernel == &draft::kAttendGroupInput)
+    where.pairs = static_cast<sequence::OwnPairs>(instance.integer(draft::kPairs));
+  (c.segments->*step)(c.call, where);
   if (environment.attention_seconds) *environment.attention_seconds += now_seconds() - began;
 }
 

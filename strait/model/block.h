@@ -157,16 +157,20 @@ class SegmentedBlock {
   /// group, which is one member of the ring; kHeadAttention takes the place of kAttention.
   virtual void pack_keys(const SegmentCall& call) const = 0;
   /// Round `round` of ring attention, in place of segment attention: this rank's queries against
-  /// kKeys, which are those of the rank so many positions before. Round 0 begins kAttention and
-  /// kLogSumExp (bf16: kAttentionSum), the others merge into them; the last one rounds.
+  /// kKeys, which are those of the rank so many positions before, or in round 0 against its own, in
+  /// kQkv. Round 0 begins kAttention and kLogSumExp (bf16: kAttentionSum), the others merge into
+  /// them; the last one rounds.
   virtual void attend_round(const SegmentCall& call, int64_t round) const = 0;
-  /// Its backward: kKeyGradient from zero, for these keys; gradients of queries begin in round 0.
-  virtual void attend_round_input(const SegmentCall& call, int64_t round) const = 0;
+  /// Its backward: kKeyGradient from zero, for these keys. Round 0 comes in two halves: first
+  /// kAcross, where gradients of queries begin, and behind all other rounds kWithin, which adds to
+  /// kKeyGradient and ends them.
+  virtual void attend_round_input(const SegmentCall& call, int64_t round,
+                                  sequence::OwnPairs pairs) const = 0;
   /// kKeyGradient += kGatheredKeyGradient, which is what others have summed up.
   virtual void add_key_gradient(const SegmentCall& call) const = 0;
   /// The four above for a batch with a layout: kKeys and kKeyGradient have the rows of one group,
   /// as the holder of the round has them, but kKeyGradient of round 0 all of this rank's. Calls
-  /// come in the layout's order: the first begins what all add to, the last ends it.
+  /// come in one of the layout's orders: the first begins what all add to, the last ends it.
   /// add_group_gradient: of round `size` the sum that has come home.
   virtual void pack_group(const SegmentCall& call, const GroupRound& where) const = 0;
   virtual void attend_group(const SegmentCall& call, const GroupRound& where) const = 0;

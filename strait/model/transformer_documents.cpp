@@ -22,12 +22,6 @@ const sequence::RankGroup& group_of(const SegmentCall& call, const GroupRound& w
 bool is_last_round(const SegmentCall& call, const GroupRound& where) {
   return where.round + 1 == group_of(call, where).size;
 }
-bool is_first(const SegmentCall& call, const GroupRound& where) {
-  return where == call.batch->layout->first_of_rows();
-}
-bool is_last(const SegmentCall& call, const GroupRound& where) {
-  return where == call.batch->layout->last_of_rows();
-}
 bool exchanges_heads(const SegmentCall& call, const GroupRound& where) {
   return group_of(call, where).head_ranks() > 1;
 }
@@ -61,24 +55,65 @@ struct GradientColumns {
         first(own ? 0 : keys.first) {}
 };
 
-/// A document of a round: where the rank's rows of it and the holder's begin in the group.
+/// Of a document of a round, or a chunk of it: where the rank's rows and the holder's begin in the
+/// group.
 struct DocumentRows {
   std::vector<sequence::Span> queries, keys;
   int64_t query_row = 0, key_row = 0;
 };
 
-std::vector<DocumentRows> documents_of(const sequence::RankGroup& group, int64_t round) {
-  const int64_t holder = group.holder(round);
+std::vector<DocumentRows> documents_of(const sequence::RankGroup& group, const GroupRound& where) {
+  const int64_t holder = group.holder(where.round);
   std::vector<DocumentRows> documents;
   int64_t query_row = 0, key_row = 0;
   for (size_t document = 0; document < group.lengths.size(); ++document) {
     const sequence::Cut cut = group.cut(document);
-    documents.push_back({cut.spans(group.member), cut.spans(holder), query_row, key_row});
+    if (where.pairs == sequence::OwnPairs::kAll) {
+      documents.push_back({cut.spans(group.member), cut.spans(holder), query_row, key_row});
+    } else {
+      const sequence::Span first = cut.chunks(group.member).front();
+      const auto row_of = [&](const sequence::Span& chunk) {
+        return query_row + (chunk == first ? 0 : first.size());
+      };
+      for (const sequence::Block& block : sequence::own_blocks(cut, group.member, where.pairs))
+        documents.push_back(
+            {{block.queries}, {block.keys}, row_of(block.queries), row_of(block.keys)});
+    }
     query_row += cut.tokens(group.member);
     key_row += cut.tokens(holder);
   }
   return documents;
 }
+
+/// Keys and values of a round: another rank's alone, or this one's own behind its queries.
+template <class T>
+struct GroupKeys {
+  const T* first = nullptr;        // row and column
+  int64_t column = 0;              // of all columns, the first that is there
+  int64_t stride = 0, values = 0;  // of rows; from keys to values
+  GroupKeys(const SegmentCall& call, const GroupRound& where, const BlockExtent& extent) {
+    const sequence::RankGroup& group = group_of(call, where);
+    const GroupColumns keys(group, extent);
+    if (where.round > 0) {
+      first = static_cast<const T*>(call[kKeys]);
+      column = keys.first;
+      stride = keys.stride();
+      values = keys.width;
+    } else {
+      stride = extent.qkv_width();
+      first =
+          static_cast<const T*>(call[kQkv]) + group.first_row * stride + extent.attention_width();
+      values = extent.kv_width();
+    }
+  }
+  void give(const DocumentRows& rows, int64_t column_of_head, sequence::AttendCall<T>& call) const {
+    call.query_spans = rows.queries;
+    call.key_spans = rows.keys;
+    call.kv_stride = stride;
+    call.k = first + rows.key_row * stride + column_of_head - column;
+    call.v = call.k + values;
+  }
+};
 
 }  // namespace
 
@@ -147,14 +182,15 @@ void TransformerSegments<T>::attend_group(const SegmentCall& call, const GroupRo
   // Not wider than the result itself.
   Wide<T>* const all =
       call[kAttentionSum] ? wide(call, kAttentionSum) : static_cast<Wide<T>*>(call[kAttention]);
-  if (is_first(call, where)) {
+  if (where == call.batch->layout->first_of_rows(call.batch->layout->order)) {
     zero_rows(all, 0, tokens, width, threads);
     zero_rows(at(call, kAttention), 0, tokens, width, threads);  // and what no document fills
     std::fill_n(wide(call, kLogSumExp), extent_.heads * tokens,
                 -std::numeric_limits<Wide<T>>::infinity());
   }
-  const std::vector<DocumentRows> documents = documents_of(group, where.round);
+  const std::vector<DocumentRows> documents = documents_of(group, where);
   const GroupColumns keys(group, extent_);
+  const GroupKeys<T> group_keys(call, where, extent_);
   const int64_t heads = keys.heads.size() * sharers();
   kernel::parallel_ranges(
       heads * std::ssize(documents), 1, threads, [&](int64_t begin, int64_t end) {
@@ -163,11 +199,7 @@ void TransformerSegments<T>::attend_group(const SegmentCall& call, const GroupRo
           const int64_t head = keys.heads.begin * sharers() + item % heads;
           const int64_t row = group.first_row + rows.query_row;
           sequence::AttendCall<T> one = group_call(call, row, head);
-          one.query_spans = rows.queries;
-          one.key_spans = rows.keys;
-          one.kv_stride = keys.stride();
-          one.k = at(call, kKeys) + rows.key_row * keys.stride() + key_column(head) - keys.first;
-          one.v = one.k + keys.width;
+          group_keys.give(rows, key_column(head), one);
           sequence::attend(one, all + row * width + head * extent_.head_width, width);
         }
       });
@@ -190,21 +222,23 @@ void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
   if (exchanges_heads(call, where))
     return run_ring_of_heads(call, where,
                              [&](const TransformerSegments& block, const SegmentCall& part) {
-                               block.attend_group_input(part, {0, where.round});
+                               block.attend_group_input(part, {0, where.round, where.pairs});
                              });
   const sequence::RankGroup& group = group_of(call, where);
   const int threads = call.settings->threads;
   const int64_t tokens = call.batch->tokens;
   const GroupColumns keys(group, extent_);
   const GradientColumns columns(keys, where.round == 0, extent_);
+  const GroupKeys<T> group_keys(call, where, extent_);
   Wide<T>* const gradients = wide(call, kKeyGradient);
-  if (is_first(call, where)) {
+  const sequence::RankLayout& layout = *call.batch->layout;
+  if (where == layout.first_of_rows(layout.backward_order)) {
     zero_rows(gradients, 0, tokens, columns.stride, threads);  // and of what no document fills
     for (int64_t head = 0; head < extent_.heads; ++head) begin_gradients(call, 0, head);
   } else if (where.round > 0) {
     zero_rows(gradients, 0, group.rows_of(group.holder(where.round)), columns.stride, threads);
   }
-  const std::vector<DocumentRows> documents = documents_of(group, where.round);
+  const std::vector<DocumentRows> documents = documents_of(group, where);
   const int64_t heads = keys.heads.size();
   kernel::parallel_ranges(
       heads * std::ssize(documents), 1, threads, [&](int64_t begin, int64_t end) {
@@ -213,7 +247,7 @@ void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
             const DocumentRows& rows = documents[static_cast<size_t>(item / heads)];
             const int64_t head = (keys.heads.begin + item % heads) * sharers() + sharer;
             const int64_t row = group.first_row + rows.query_row;
-            const int64_t key_gradient = where.round == 0 ? row : rows.key_row;
+            const int64_t key_gradient = (where.round == 0 ? group.first_row : 0) + rows.key_row;
             const QuerySums sums = query_sums(call, 0, head);
             sequence::AttendBackwardCall<T> one{
                 .forward = group_call(call, row, head),
@@ -226,16 +260,11 @@ void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
                 .dk = gradients + key_gradient * columns.stride + key_column(head) - columns.first,
                 .kv_gradient_stride = columns.stride};
             one.dv = one.dk + columns.values;
-            one.forward.query_spans = rows.queries;
-            one.forward.key_spans = rows.keys;
-            one.forward.kv_stride = keys.stride();
-            one.forward.k =
-                at(call, kKeys) + rows.key_row * keys.stride() + key_column(head) - keys.first;
-            one.forward.v = one.forward.k + keys.width;
+            group_keys.give(rows, key_column(head), one.forward);
             sequence::attend_backward(one);
           }
       });
-  if (is_last(call, where))
+  if (where == layout.last_of_rows(layout.backward_order))
     for (int64_t head = 0; head < extent_.heads; ++head) round_query_gradient(call, 0, head);
 }
 

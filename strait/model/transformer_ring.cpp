@@ -9,6 +9,7 @@
 namespace strait::model {
 
 using enum BlockValue;
+using sequence::OwnPairs;
 
 namespace {
 
@@ -16,6 +17,11 @@ namespace {
 sequence::Share holder(sequence::Share share, int64_t round) {
   share.member = (share.member + share.members - round) % share.members;
   return share;
+}
+
+/// Whether chunk `keys` is attended to by chunk `queries` of the same rank.
+bool has_pairs(OwnPairs pairs, int64_t queries, int64_t keys) {
+  return pairs == OwnPairs::kAll || (queries == keys) == (pairs == OwnPairs::kWithin);
 }
 
 }  // namespace
@@ -51,6 +57,7 @@ void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t 
   const int64_t chunk = share.chunk(), width = extent_.head_width;
   const int64_t out_stride = extent_.attention_width();
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  const RoundKeys all_keys = round_keys(call, round == 0);
   std::vector<Wide<T>> part(static_cast<size_t>(chunk * width)), sums(static_cast<size_t>(chunk));
   // Not wider than the result itself.
   Wide<T>* const all =
@@ -63,9 +70,10 @@ void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t 
     rows.log_sum_exp = sums.data();
     rows.mask = &mask;
     if (round == 0) std::fill_n(merged_sums, chunk, -std::numeric_limits<Wide<T>>::infinity());
+    rows.kv_stride = all_keys.stride;
     for (int64_t keys = 0; keys < 2; ++keys) {
       if (theirs.begin(keys) > rows.first) continue;
-      rows.k = at(call, kKeys) + (sequence * share.tokens + keys * chunk) * rows.kv_stride +
+      rows.k = all_keys.keys + (sequence * share.tokens + keys * chunk) * rows.kv_stride +
                key_column(head);
       rows.v = rows.k + extent_.kv_width();
       kernel::partial_attention<T>({rows, chunk, theirs.begin(keys), part.data(), width});
@@ -75,46 +83,58 @@ void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t 
   }
 }
 
+template <class T>
+typename TransformerSegments<T>::RoundKeys TransformerSegments<T>::round_keys(
+    const SegmentCall& call, bool own) const {
+  if (!own) return {at(call, kKeys), 2 * extent_.kv_width()};
+  return {at(call, kQkv) + extent_.attention_width(), extent_.qkv_width()};
+}
+
 /// Key heads are independent of each other.
 template <class T>
-void TransformerSegments<T>::attend_round_input(const SegmentCall& call, int64_t round) const {
+void TransformerSegments<T>::attend_round_input(const SegmentCall& call, int64_t round,
+                                                OwnPairs pairs) const {
   if (has_head_ring(call))
     return run_head_ring(call, [=](const TransformerSegments& block, const SegmentCall& part) {
-      block.attend_round_input(part, round);
+      block.attend_round_input(part, round, pairs);
     });
   const int threads = call.settings->threads;
   Wide<T>* gradients = wide(call, kKeyGradient);
-  kernel::parallel_ranges(extent(call).rows * 2 * extent_.kv_width(), 4096, threads,
-                          [&](int64_t begin, int64_t end) {
-                            std::fill(gradients + begin, gradients + end, Wide<T>{0});
-                          });
+  if (pairs != OwnPairs::kWithin)
+    kernel::parallel_ranges(extent(call).rows * 2 * extent_.kv_width(), 4096, threads,
+                            [&](int64_t begin, int64_t end) {
+                              std::fill(gradients + begin, gradients + end, Wide<T>{0});
+                            });
   const int64_t group = extent_.heads / extent_.kv_heads;
   kernel::parallel_ranges(call.batch->batch * extent_.kv_heads, 1, threads,
                           [&](int64_t begin, int64_t end) {
                             for (int64_t item = begin * group; item < end * group; ++item)
-                              attend_round_head_input(call, round, item);
+                              attend_round_head_input(call, round, pairs, item);
                           });
 }
 
 template <class T>
 void TransformerSegments<T>::attend_round_head_input(const SegmentCall& call, int64_t round,
-                                                     int64_t item) const {
+                                                     OwnPairs pairs, int64_t item) const {
   const int64_t sequence = item / extent_.heads, head = item % extent_.heads;
   const sequence::Share share = call.batch->share(), theirs = holder(share, round);
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
-  if (round == 0) begin_gradients(call, sequence, head);
+  const RoundKeys all_keys = round_keys(call, round == 0);
+  if (round == 0 && pairs != OwnPairs::kWithin) begin_gradients(call, sequence, head);
   for (int64_t half = 0; half < 2; ++half) {
     kernel::PartialAttentionBackwardCall<T> part = chunk_gradient(call, sequence, head, half);
     part.rows.mask = &mask;
+    part.rows.kv_stride = all_keys.stride;
     for (int64_t keys = 0; keys < 2; ++keys) {
       part.key_first = theirs.begin(keys);
-      if (part.key_first > part.rows.first) continue;
-      const int64_t at_key =
-          (sequence * share.tokens + keys * share.chunk()) * part.rows.kv_stride + key_column(head);
-      attend_keys_input(part, at(call, kKeys) + at_key, wide(call, kKeyGradient) + at_key);
+      if (part.key_first > part.rows.first || !has_pairs(pairs, half, keys)) continue;
+      const int64_t row = sequence * share.tokens + keys * share.chunk();
+      attend_keys_input(
+          part, all_keys.keys + row * all_keys.stride + key_column(head),
+          wide(call, kKeyGradient) + row * part.kv_gradient_stride + key_column(head));
     }
   }
-  if (round + 1 == share.members) round_query_gradient(call, sequence, head);
+  if (pairs == OwnPairs::kWithin) round_query_gradient(call, sequence, head);
 }
 
 template <class T>

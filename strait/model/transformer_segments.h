@@ -32,7 +32,8 @@ class TransformerSegments : public SegmentedBlock {
   void normalize_again(const SegmentCall& call, Segment norm) const override;
   void pack_keys(const SegmentCall& call) const override;
   void attend_round(const SegmentCall& call, int64_t round) const override;
-  void attend_round_input(const SegmentCall& call, int64_t round) const override;
+  void attend_round_input(const SegmentCall& call, int64_t round,
+                          sequence::OwnPairs pairs) const override;
   void add_key_gradient(const SegmentCall& call) const override;
   void pack_group(const SegmentCall& call, const GroupRound& where) const override;
   void attend_group(const SegmentCall& call, const GroupRound& where) const override;
@@ -190,7 +191,14 @@ class TransformerSegments : public SegmentedBlock {
 
   // Against the keys of one rank at a time: transformer_ring.cpp.
   void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;
-  void attend_round_head_input(const SegmentCall& call, int64_t round, int64_t item) const;
+  void attend_round_head_input(const SegmentCall& call, int64_t round, sequence::OwnPairs pairs,
+                               int64_t item) const;
+  /// Keys and values of a round: another rank's alone, or this one's own behind its queries.
+  struct RoundKeys {
+    const T* keys;
+    int64_t stride;
+  };
+  RoundKeys round_keys(const SegmentCall& call, bool own) const;
   /// The queries of one of the two chunks, and what their gradients are made from.
   kernel::PartialAttentionBackwardCall<T> chunk_gradient(const SegmentCall& call, int64_t sequence,
                                                          int64_t head, int64_t half) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "strait/base/errors.h"
+
 namespace strait::sequence {
 namespace {
 
@@ -31,6 +33,13 @@ std::vector<Span> Cut::spans(int64_t member) const {
   return found;
 }
 
+std::array<Span, 2> Cut::chunks(int64_t member) const {
+  const auto chunk = [this](int64_t number) -> Span {
+    return {number * length / (2 * ring), (number + 1) * length / (2 * ring)};
+  };
+  return {chunk(member), chunk(2 * ring - 1 - member)};
+}
+
 int64_t Cut::tokens(int64_t member) const {
   int64_t sum = 0;
   for (const Span& span : spans(member)) sum += span.size();
@@ -57,6 +66,18 @@ std::vector<Block> round_blocks(const Cut& cut, int64_t member, int64_t round) {
   for (const Span& queries : cut.spans(member))
     for (const Span& keys : cut.spans(owner))
       if (const Block block{queries, keys}; block.pairs() > 0) blocks.push_back(block);
+  return blocks;
+}
+
+std::vector<Block> own_blocks(const Cut& cut, int64_t member, OwnPairs half) {
+  ensure(cut.order == Order::kZigZag && half != OwnPairs::kAll, "own_blocks: chunks, and a half");
+  const auto [first, second] = cut.chunks(member);
+  std::vector<Block> blocks;
+  if (half == OwnPairs::kAcross)
+    blocks = {{second, first}};
+  else
+    blocks = {{first, first}, {second, second}};
+  std::erase_if(blocks, [](const Block& block) { return block.pairs() == 0; });
   return blocks;
 }
 

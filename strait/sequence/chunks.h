@@ -4,6 +4,7 @@
 // most s (zig-zag context parallelism of Llama 3 and of ring-flash-attention).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Cut {
 
   /// The non-empty runs of positions of a member, ascending: at most two.
   std::vector<Span> spans(int64_t member) const;
+  /// Its two chunks apart, ascending; either may be empty. Zig-zag only.
+  std::array<Span, 2> chunks(int64_t member) const;
   int64_t tokens(int64_t member) const;
   /// Causal pairs of the queries that a member holds.
   int64_t pairs(int64_t member) const;
@@ -62,6 +65,15 @@ struct Block {
 /// What `member` computes in `round` of the ring, when it has the keys of member (member - round)
 /// mod g. Blocks without pairs are left out. Rounds run from 0 to g - 1.
 std::vector<Block> round_blocks(const Cut& cut, int64_t member, int64_t round);
+
+/// Of the pairs in round 0, whose keys are the member's own: all, or about half of them: those of
+/// its second chunk with its first, or those of each chunk with itself. A backward does the one
+/// half while the first keys of others come, the other one while the last sums of gradients come
+/// home.
+enum class OwnPairs : uint8_t { kAll, kAcross, kWithin };
+
+/// One half of what `member` computes in round 0, chunk by chunk, without empty ones.
+std::vector<Block> own_blocks(const Cut& cut, int64_t member, OwnPairs half);
 
 /// Seconds until the last member has done its last round, with `pair_seconds` per pair and
 /// `token_seconds` per token that moves to the right neighbour. A member sends keys on as soon as

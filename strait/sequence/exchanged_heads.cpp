@@ -38,6 +38,7 @@ RankLayout ring_layout(const RankGroup& group) {
   layout.attention_rows = layout.linear_rows = ring.rows;
   layout.rows = std::max<int64_t>(1, ring.rows);
   layout.groups = {std::move(ring)};
+  layout.backward_order = backward_order_of(layout);
   return layout;
 }
 

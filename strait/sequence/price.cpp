@@ -75,12 +75,12 @@ class Pricer {
       const double pieces = static_cast<double>(layer_.heads.keys);
       return transfer / pieces + std::max(0.0, (transfer - work) * (pieces - 1) / pieces);
     }
-    const auto waits = [&](double bytes) {
-      return std::max(0.0, hop(group, keys * bytes) - phase.round_work);
+    const auto waits = [&](double bytes, double rounds_of_work = 1) {
+      return std::max(0.0, hop(group, keys * bytes) - rounds_of_work * phase.round_work);
     };
     if (!phase.backward) return phase.rounds * waits(wire);
-    // Sums follow the keys one round behind, and nothing computes beside the last hop home.
-    return waits(wire) + (phase.rounds - 1) * waits(wire + sum) + hop(group, keys * sum);
+    // Half a round beside the first keys, sums one round behind them, half a round beside the last.
+    return waits(wire, 0.5) + (phase.rounds - 1) * waits(wire + sum) + waits(sum, 0.5);
   }
 
   /// Of a phase: heads of neighbours there and back, `tokens` of each rank, with their copies

@@ -31,14 +31,14 @@ int64_t RankGroup::pairs(int64_t round) const {
   return sum;
 }
 
-EngineStep RankLayout::first_of_rows() const {
-  return *std::ranges::find_if(order, [this](const EngineStep& step) {
+EngineStep RankLayout::first_of_rows(const std::vector<EngineStep>& steps) const {
+  return *std::ranges::find_if(steps, [this](const EngineStep& step) {
     return groups[static_cast<size_t>(step.group)].head_ranks() == 1;
   });
 }
 
-EngineStep RankLayout::last_of_rows() const {
-  return *std::find_if(order.rbegin(), order.rend(), [this](const EngineStep& step) {
+EngineStep RankLayout::last_of_rows(const std::vector<EngineStep>& steps) const {
+  return *std::find_if(steps.rbegin(), steps.rend(), [this](const EngineStep& step) {
     return groups[static_cast<size_t>(step.group)].head_ranks() == 1;
   });
 }
@@ -170,6 +170,19 @@ std::vector<EngineStep> order_of(const std::vector<RankGroup>& groups, bool fill
 
 }  // namespace
 
+std::vector<EngineStep> backward_order_of(const RankLayout& layout) {
+  std::vector<EngineStep> steps, last;
+  for (EngineStep step : layout.order) {
+    if (step.round == 0 && layout.groups[static_cast<size_t>(step.group)].size > 1) {
+      last.push_back({step.group, 0, OwnPairs::kWithin});
+      step.pairs = OwnPairs::kAcross;
+    }
+    steps.push_back(step);
+  }
+  steps.insert(steps.end(), last.begin(), last.end());
+  return steps;
+}
+
 RankLayout rank_layout(const Plan& plan, int64_t rank) {
   RankLayout layout;
   for (const Group& group : plan.groups) {
@@ -196,6 +209,7 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
                              .first_row = std::ssize(layout.positions),
                              .members = {0}});
   layout.order = order_of(layout.groups, plan.fills);
+  layout.backward_order = backward_order_of(layout);
   layout.attention_rows = layout.linear_rows = std::ssize(layout.positions);
   layout.remapping = plan.remapping;
   if (plan.remapping != Remapping::kNone) remap_rows(plan, rank, layout);

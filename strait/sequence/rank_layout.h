@@ -49,9 +49,10 @@ struct RankGroup {
   int64_t pairs(int64_t round) const;
 };
 
-/// One call of attention: a round of one of a rank's groups.
+/// One call of attention: a round of one of a rank's groups, in a backward maybe half of round 0.
 struct EngineStep {
   int64_t group = 0, round = 0;
+  OwnPairs pairs = OwnPairs::kAll;
   bool operator==(const EngineStep&) const = default;
 };
 
@@ -70,6 +71,9 @@ struct RankLayout {
   /// one whose ranks attend for all heads of their rows, which may be empty.
   std::vector<RankGroup> groups;
   std::vector<EngineStep> order;  // in which a rank attends: every round of every group once
+  /// Likewise in a backward, but for round 0 of rings: one half of it where it stood, the other
+  /// one behind all else.
+  std::vector<EngineStep> backward_order;
   int64_t attention_rows = 0, linear_rows = 0;
   std::vector<int32_t> positions;  // of rows in their documents
   std::vector<Held> held;          // rows of linear modules: linear_layout
@@ -79,10 +83,10 @@ struct RankLayout {
   /// row, a multiple of Plan::row_split.
   int64_t rows = 1;
 
-  /// Of the calls for all heads of a rank's own rows: the first one begins what all of these add
-  /// to, the last one ends it.
-  EngineStep first_of_rows() const;
-  EngineStep last_of_rows() const;
+  /// Of the calls for all heads of a rank's own rows, in one of the two orders: the first one
+  /// begins what all of these add to, the last one ends it.
+  EngineStep first_of_rows(const std::vector<EngineStep>& steps) const;
+  EngineStep last_of_rows(const std::vector<EngineStep>& steps) const;
 
   /// Rows of what attention reads and writes, of which those of no document are zeros.
   int64_t attended_rows() const {
@@ -90,6 +94,9 @@ struct RankLayout {
     return attention_rows > rows ? attention_rows : rows;
   }
 };
+
+/// The backward's order of a layout that has its groups and its order.
+std::vector<EngineStep> backward_order_of(const RankLayout& layout);
 
 /// Rounds of rings by (group, round), the parts of one round one behind the other. Where a plan
 /// fills, local documents are cut into as many runs as rings have rounds, of even pairs as far as

@@ -19,12 +19,15 @@ int64_t worked(const Block& block) {
 
 }  // namespace
 
-int64_t worked_pairs(const RankGroup& group, int64_t round) {
+int64_t worked_pairs(const RankGroup& group, const EngineStep& step) {
   int64_t sum = 0;
-  for (size_t document = 0; document < group.lengths.size(); ++document)
-    for (const Block& block :
-         round_blocks(group.cut(document), group.member, group.distance(round)))
+  for (size_t document = 0; document < group.lengths.size(); ++document) {
+    const Cut cut = group.cut(document);
+    for (const Block& block : step.pairs == OwnPairs::kAll
+                                  ? round_blocks(cut, group.member, group.distance(step.round))
+                                  : own_blocks(cut, group.member, step.pairs))
       sum += worked(block);
+  }
   return sum;
 }
 

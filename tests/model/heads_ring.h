@@ -191,19 +191,25 @@ class HeadsRing {
     step(HeadStep::kOrderGradient);
     for (Rank& rank : ranks_) rank.block().pack_keys(rank.call());
     std::vector<Numbers> home(ranks_.size());
-    for (int64_t round = 0; round < rings_; ++round) {
-      for (Rank& rank : ranks_) rank.block().attend_round_input(rank.call(), round);
+    const auto attend = [&](int64_t round, sequence::OwnPairs pairs) {
+      for (Rank& rank : ranks_) rank.block().attend_round_input(rank.call(), round, pairs);
+    };
+    attend(0, sequence::OwnPairs::kAcross);
+    for (size_t at = 0; at < ranks_.size(); ++at) home[at] = ranks_[at][kKeyGradient];
+    shift(kKeys, kKeys);
+    for (int64_t round = 1; round < rings_; ++round) {
+      attend(round, sequence::OwnPairs::kAll);
       for (size_t at = 0; at < ranks_.size(); ++at) {
         const size_t owner =
             (at + ranks_.size() - static_cast<size_t>(round * heads_)) % ranks_.size();
         Numbers& sum = home[owner];
         const Numbers& part = ranks_[at][kKeyGradient];
-        if (sum.empty()) sum.assign(part.size(), 0.0);
         for (size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
       }
       shift(kKeys, kKeys);
     }
     for (size_t at = 0; at < ranks_.size(); ++at) ranks_[at][kKeyGradient] = home[at];
+    attend(0, sequence::OwnPairs::kWithin);
     step(HeadStep::kSplitGradient);
     all_to_all(kHeadSend, kHeadReceive);
     step(HeadStep::kReceiveGradient);

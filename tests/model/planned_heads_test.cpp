@@ -197,7 +197,10 @@ class Planned {
         Rank& one = attending(rank);
         Numbers own = one[kKeyGradient];
         if (round > 0) one.make(kKeyGradient, keys_of(rank, round));
-        one.block().attend_group_input(one.call(), {0, round});
+        const bool halves = round == 0 && ring(rank).size > 1;
+        one.block().attend_group_input(
+            one.call(),
+            {0, round, halves ? sequence::OwnPairs::kAcross : sequence::OwnPairs::kAll});
         if (round == 0) return;
         const auto& ranks = ring(rank).ranks;
         const int64_t size = ring(rank).size;
@@ -212,6 +215,7 @@ class Planned {
     for_ranks([&](int64_t rank) {
       Rank& one = attending(rank);
       if (ring(rank).size == 1) return;
+      one.block().attend_group_input(one.call(), {0, 0, sequence::OwnPairs::kWithin});
       one[kGatheredKeyGradient] = home[static_cast<size_t>(rank)];
       one.block().add_group_gradient(one.call(), {0, ring(rank).size});
     });

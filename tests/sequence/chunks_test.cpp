@@ -78,6 +78,36 @@ TEST(ChunksTest, EveryCausalPairIsComputedOnce) {
       }
 }
 
+/// Both halves of round 0 together are it, and of about the same work.
+TEST(ChunksTest, OwnPairsComeInTwoHalves) {
+  for (const int64_t ring : {1, 2, 3, 8})
+    for (const int64_t length : {int64_t{1}, 2 * ring - 1, 2 * ring, int64_t{31}, int64_t{4096}})
+      for (int64_t member = 0; member < ring; ++member) {
+        const Cut cut{length, ring};
+        std::map<std::pair<int64_t, int64_t>, int> left;
+        const auto count = [&](const std::vector<Block>& blocks, int by) {
+          int64_t pairs = 0;
+          for (const Block& block : blocks) {
+            EXPECT_GT(block.pairs(), 0);
+            pairs += block.pairs();
+            for (int64_t q = block.queries.begin; q < block.queries.end; ++q)
+              for (int64_t k = block.keys.begin; k < std::min(block.keys.end, q + 1); ++k)
+                left[{q, k}] += by;
+          }
+          return pairs;
+        };
+        const int64_t all = count(round_blocks(cut, member, 0), 1);
+        const int64_t across = count(own_blocks(cut, member, OwnPairs::kAcross), -1);
+        const int64_t within = count(own_blocks(cut, member, OwnPairs::kWithin), -1);
+        EXPECT_EQ(across + within, all);
+        EXPECT_TRUE(std::ranges::all_of(left, [](const auto& entry) { return entry.second == 0; }));
+        if (length >= 4096 && ring > 1) {
+          EXPECT_NEAR(static_cast<double>(across), static_cast<double>(within),
+                      0.01 * static_cast<double>(all));
+        }
+      }
+}
+
 /// After round 0 each round takes 2 c^2 pairs, whoever owns the keys; late keys of earlier members
 /// are never looked at.
 TEST(ChunksTest, LaterRoundsOfAZigZagRingCostTwoSquaresOfAChunk) {

@@ -30,10 +30,11 @@ TEST(PriceTest, ALoneRingIsTheSumOfItsRounds) {
   const double round = 2 * 8 * 1000.0 * 1000 / 1e9;          // 2 h n^2 / F
   const double keys = 1000 * 2 * 4 * 4 * 1e-7, sums = keys;  // n 2k e b
   const Price cost = price(plan, machine, layer, {});
-  // Keys in three rounds, sums one round behind: the last hop home stands alone.
+  // Keys in three rounds, sums one round behind; beside the first and the last hop of a backward
+  // stands half a round.
   EXPECT_NEAR(cost.attention_slowest,
-              round + 3 * std::max(round, keys) + 2.5 * round + std::max(2.5 * round, keys) +
-                  2 * std::max(2.5 * round, keys + sums) + sums,
+              round + 3 * std::max(round, keys) + 2.5 * round + std::max(1.25 * round, keys) +
+                  2 * std::max(2.5 * round, keys + sums) + std::max(1.25 * round, sums),
               1e-9);
   EXPECT_NEAR(cost.linear_slowest, 3 * 10 * 1000 / 1e9, 1e-12);
   EXPECT_EQ(cost.attention_mean, cost.attention_slowest);

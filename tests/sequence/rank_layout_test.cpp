@@ -190,6 +190,9 @@ TEST(RankLayouts, LocalDocumentsFillTheWaits) {
   EXPECT_EQ(filled.groups[1].lengths.size(), 2U);
   EXPECT_EQ(filled.groups[2].lengths.size(), 1U);
   EXPECT_EQ(rank_layout(plan, 0).order, (Order{{0, 0}, {0, 1}, {0, 2}}));
+  using enum OwnPairs;
+  EXPECT_EQ(filled.backward_order,
+            (Order{{0, 0, kAcross}, {1, 0}, {0, 1}, {2, 0}, {0, 2}, {3, 0}, {0, 0, kWithin}}));
   plan.groups.pop_back();
   plan.groups.front() = {.ranks = {1}, .documents = {0, 1, 2, 3, 4, 5}};
   EXPECT_EQ(rank_layout(plan, 1).order, (Order{{0, 0}}));
@@ -199,7 +202,7 @@ TEST(RankLayouts, LocalDocumentsFillTheWaits) {
 TEST(RankLayouts, TilesAreWorkedOnWhole) {
   const auto alone = [](int64_t length) {
     return worked_pairs(
-        rank_layout({{1, 1}, {length}, {{.ranks = {0}, .documents = {0}}}}, 0).groups.front(), 0);
+        rank_layout({{1, 1}, {length}, {{.ranks = {0}, .documents = {0}}}}, 0).groups.front(), {});
   };
   EXPECT_EQ(alone(1), 1);
   EXPECT_EQ(alone(64), 64 * 64);
@@ -209,8 +212,8 @@ TEST(RankLayouts, TilesAreWorkedOnWhole) {
   // Of a ring a later chunk of queries sees a whole earlier one.
   const Plan plan{{1, 2}, {512}, {{.zone = Zone::kIntra, .ranks = {0, 1}, .documents = {0}}}};
   const RankGroup second = rank_layout(plan, 1).groups.front();
-  EXPECT_EQ(worked_pairs(second, 1), second.pairs(1));
-  EXPECT_GT(worked_pairs(second, 0), second.pairs(0));
+  EXPECT_EQ(worked_pairs(second, {0, 1}), second.pairs(1));
+  EXPECT_GT(worked_pairs(second, {0, 0}), second.pairs(0));
 }
 
 /// Of each part a rank has the keys of every member once; its neighbour has them one round later.

@@ -111,17 +111,13 @@ void Documents::pack(const Op& attention, size_t group, std::vector<Op>& ops) co
   ops.push_back(std::move(pack));
 }
 
-/// What a round needs: the rank's own keys, or that those of rounds to come are on their way, of
-/// all parts before the first computes.
-void Documents::prepare(const Op& attention, const sequence::EngineStep& step,
-                        std::vector<Op>& ops) const {
+/// What a round needs: that the keys of rounds to come are on their way, of all parts before the
+/// first computes.
+void Documents::prepare(const sequence::EngineStep& step, std::vector<Op>& ops) const {
   const auto group = static_cast<size_t>(step.group);
-  if (layout_.groups[group].size == 1) {
-    pack(attention, group, ops);
-  } else if (step.round > 0 && layout_.groups[group].part == 0) {
+  if (step.round > 0 && layout_.groups[group].part == 0)
     for (int64_t part = 0; part < layout_.groups[group].parts; ++part)
       pass_keys(group + static_cast<size_t>(part), step.round + ahead_ - 1, ops);
-  }
 }
 
 void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
@@ -140,9 +136,9 @@ void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
   for (const sequence::EngineStep& step : layout_.order) {
     const auto group = static_cast<size_t>(step.group);
     moved_.place(attention, arrivals, end_row(group), ops);
-    prepare(attention, step, ops);
+    prepare(step, ops);
     ops.push_back(round(attention, step));
-    free_all(keys(group, step.round), ops);
+    free_keys(group, step.round, ops);
     if (!heads_.exchanges(group) || step.round + 1 < layout_.groups[group].size) continue;
     heads_.send(attention, RemapStep::kPackAttention, group, {}, ops);
     heads_.free(attention, group, ops);
@@ -170,19 +166,20 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
   const auto own_gradient = [&](size_t group) {
     return heads_.exchanges(group) ? heads_.key_gradient(attention, group) : gradient;
   };
-  for (const sequence::EngineStep& step : layout_.order) {
+  for (const sequence::EngineStep& step : layout_.backward_order) {
     const auto group = static_cast<size_t>(step.group);
     const int64_t number = step.round;
-    prepare(attention, step, ops);
-    if (heads_.exchanges(group) && number == 0)
+    const bool within = step.pairs == sequence::OwnPairs::kWithin;
+    prepare(step, ops);
+    if (heads_.exchanges(group) && number == 0 && !within)
       heads_.place(attention, RemapStep::kPlaceAttentionGradient, group, {}, ops);
     ops.push_back(round(attention, step));
     const Chunks part = number == 0 ? Chunks{own_gradient(group)} : this->part(group, number);
-    const bool begun =
-        number == 0 && !heads_.exchanges(group) && !(step == layout_.first_of_rows());
+    const bool begun = within || (number == 0 && !heads_.exchanges(group) &&
+                                  !(step == layout_.first_of_rows(layout_.backward_order)));
     add_chunks(part, begun ? Access::kUpdate : Access::kWrite, BlockValue::kKeyGradient,
                ops.back().writes);
-    free_all(keys(group, number), ops);
+    if (!within) free_keys(group, number, ops);
     if (number > 1) {
       ops.push_back(add(attention, part, group, number));
       free_all(sum(group, number), ops);
@@ -212,6 +209,11 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
   rounds_.free_carried(attention, ops);
 }
 
+/// Those of a rank's own have been packed where others need them.
+void Documents::free_keys(size_t group, int64_t number, std::vector<Op>& ops) const {
+  if (layout_.groups[group].size > 1) free_all(keys(group, number), ops);
+}
+
 void Documents::mark(Op& op, size_t group, int64_t number) const {
   op.attributes[draft::kLength] = layout_.attended_rows();
   op.attributes.push_back(number);
@@ -229,19 +231,20 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
   const double products = forward ? 4.0 : 8.0;
   const int64_t columns = layout_.groups[group].key_heads(extent_.kv_heads).size() *
                           (extent_.attention_width() / extent_.kv_heads);
-  const double flops =
-      products * static_cast<double>(columns) *
-      static_cast<double>(sequence::worked_pairs(layout_.groups[group], step.round));
+  const double flops = products * static_cast<double>(columns) *
+                       static_cast<double>(sequence::worked_pairs(layout_.groups[group], step));
   draft::set_flops(op, flops, flops);
   mark(op, group, step.round);
-  const Chunks& all = keys(group, step.round);
+  if (!forward) op.attributes.push_back(static_cast<int64_t>(step.pairs));
   if (heads_.exchanges(group)) {
-    heads_.attend(op, attention, group, step.round == 0);
-    add_chunks(all, Access::kRead, BlockValue::kKeys, op.reads);
-    return op;
+    const bool first = step.round == 0 && step.pairs != sequence::OwnPairs::kWithin;
+    heads_.attend(op, attention, group, first);
+  } else {
+    const auto& order = forward ? layout_.order : layout_.backward_order;
+    rounds_.attend(op, attention, step == layout_.first_of_rows(order));
   }
-  rounds_.attend(op, attention, all.front(), step == layout_.first_of_rows());
-  add_chunks({all.begin() + 1, all.end()}, Access::kRead, BlockValue::kKeys, op.reads);
+  if (step.round > 0)
+    add_chunks(keys(group, step.round), Access::kRead, BlockValue::kKeys, op.reads);
   return op;
 }
 

@@ -126,9 +126,9 @@ class Rounds {
 
   /// Of a forward op that attends, or of a backward one.
   std::vector<Carried> carried(const program::Op& attention) const;
-  /// Makes `op`, which stands in place of `attention`, one of rounds with these keys.
-  void attend(program::Op& op, const program::Op& attention, const program::Operand& keys,
-              bool first) const;
+  /// Makes `op`, which stands in place of `attention`, one of rounds; keys are the caller's to
+  /// give.
+  void attend(program::Op& op, const program::Op& attention, bool first) const;
   /// Behind the last round.
   void free_carried(const program::Op& attention, std::vector<program::Op>& ops) const;
 
@@ -143,7 +143,9 @@ program::Op add_sum(const program::Op& attention, const SequenceAxis& axis,
 
 /// A ring (Liu et al. 2023): rounds of attention in place of every op that attends, each beside the
 /// shift that brings the keys of the next one. In the backward the sums of their gradients follow
-/// the keys, one round behind, and come home at the end.
+/// the keys, one round behind, and come home at the end. Something is computed beside either end:
+/// one half of the round with a rank's own keys while the first others come, the other half while
+/// the last sums come home.
 class Ring {
  public:
   /// `extent`: of what a member attends with.
@@ -157,7 +159,7 @@ class Ring {
                 std::vector<program::Op>& ops) const;
 
  private:
-  program::Op round(const program::Op& attention, int64_t number) const;
+  program::Op round(const program::Op& attention, int64_t number, sequence::OwnPairs pairs) const;
   program::Op shift(int array, int64_t from, int to_array, int64_t to) const;
   program::Op add(const program::Op& attention, const program::Operand& to, int64_t from) const;
   /// Of round 0 the gradient of a rank's own keys, which stays; of the others a part of a sum.
@@ -400,8 +402,8 @@ class Documents {
   void backward(const program::Op& attention, const program::Operand& gradient,
                 std::vector<program::Op>& ops) const;
   void pack(const program::Op& attention, size_t group, std::vector<program::Op>& ops) const;
-  void prepare(const program::Op& attention, const sequence::EngineStep& step,
-               std::vector<program::Op>& ops) const;
+  void prepare(const sequence::EngineStep& step, std::vector<program::Op>& ops) const;
+  void free_keys(size_t group, int64_t number, std::vector<program::Op>& ops) const;
   program::Op round(const program::Op& attention, const sequence::EngineStep& step) const;
   program::Op add(const program::Op& attention, const Chunks& to, size_t group,
                   int64_t number) const;

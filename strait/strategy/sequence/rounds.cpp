@@ -44,10 +44,9 @@ std::vector<Carried> Rounds::carried(const Op& attention) const {
   return {attention_sum_, log_sum_exp_};
 }
 
-void Rounds::attend(Op& op, const Op& attention, const Operand& keys, bool first) const {
+void Rounds::attend(Op& op, const Op& attention, bool first) const {
   const std::vector<Carried> values = carried(attention);
   op.attributes[draft::kWorkspace] = int64_t{0};
-  op.reads.push_back(program::as(keys, Access::kRead, draft::block_slot(BlockValue::kKeys)));
   for (const Carried& value : values)
     if (value.array >= 0)
       op.writes.push_back(

@@ -11,6 +11,7 @@
 #include "strait/base/errors.h"
 #include "strait/cost/cost.h"
 #include "strait/program/memory.h"
+#include "strait/sequence/price.h"
 #include "strait/sequence/traffic.h"
 #include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
@@ -273,24 +274,38 @@ TEST_F(SharedSequences, MemoryOfARingFallsAsItsRanks) {
   for (const int64_t ranks : {4, 8, 16}) EXPECT_NEAR(activations(ranks), of_two, 0.05 * of_two);
 }
 
-/// Keys travel while those that are there are attended to; what nothing is left to hide behind are
-/// the last hops of their gradients, a fifth of all transfers of four ranks.
+/// Keys travel while those that are there are attended to, and their gradients, from first to last:
+/// where a rank has twice the tokens that hide a transfer (sequence::hiding_tokens), at least nine
+/// tenths of all transfers.
 TEST_F(SharedSequences, ARingHidesItsTransfers) {
-  const auto step = [&](const std::string& engine, const char* rate) {
-    const Case c{.sequence = 4,
-                 .what = {"model.shape.context=4096", "train.global_batch_size=2"},
-                 .how = {engine},
-                 .micro_batches = 4};
-    const std::string levels =
-        std::string("cluster.levels=[{ name = \"world\", size = 0, gb_per_second = ") + rate +
-        ", latency_microseconds = 1.0 }]";
-    return make_job(run_of(c, {levels}), 4).simulated;
-  };
-  const sim::Result free = step(kRing, "1e6"), ring = step(kRing, "2.0"),
-                    gathered = step(kGathered, "2.0");
-  const double hidden = ring.seconds - free.seconds, exposed = gathered.seconds - free.seconds;
-  EXPECT_NEAR(gathered.compute_seconds, ring.compute_seconds, 0.05 * ring.compute_seconds);
-  EXPECT_LT(hidden, 0.25 * exposed);
+  constexpr int64_t kTokens = 1024, kWidth = 16, kMicroBatches = 8;
+  for (const int64_t ranks : {2, 4, 8}) {
+    const auto step = [&](const std::string& engine, double bytes_per_second) {
+      const Case c{.sequence = ranks,
+                   .what = {fmt::format("model.shape.context={}", ranks * kTokens)},
+                   .how = {engine},
+                   .micro_batches = kMicroBatches};
+      const std::string levels = fmt::format(
+          "cluster.levels=[{{ name = \"world\", size = 0, gb_per_second = {}, "
+          "latency_microseconds = 1.0 }}]",
+          bytes_per_second / 1e9);
+      return make_job(run_of(c, {levels}), ranks).simulated;
+    };
+    sequence::Machine machine;
+    machine.attention_flops = make_cluster({}, ranks).attention_flops_per_second(Dtype::kFloat64);
+    const sequence::Layer layer{.heads = {4, 4, kWidth / 4}, .bytes = {8, 8}};
+    const double rate = sequence::hiding_tokens(machine, layer, 1) / (kTokens / 2.0);
+    const sim::Result free = step(kRing, 1e15), ring = step(kRing, rate),
+                      gathered = step(kGathered, rate);
+    if (ranks <= 4) {  // more copy keys of many others
+      EXPECT_NEAR(gathered.compute_seconds, ring.compute_seconds, 0.05 * ring.compute_seconds);
+    }
+    const double hop = static_cast<double>(kTokens * 2 * kWidth * 8) / rate;
+    const double transfers =  // keys, keys again, and sums of their gradients
+        static_cast<double>(3 * (ranks - 1) * kLayers * kMicroBatches) * hop;
+    EXPECT_LT(ring.seconds - free.seconds, 0.1 * transfers) << ranks;
+    EXPECT_GT(gathered.seconds - free.seconds, 0.3 * transfers) << ranks;
+  }
 }
 
 TEST_F(SharedSequences, WhatCannotBeSharedIsRefused) {
