@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 
 #include "strait/app/about.h"
@@ -29,17 +31,32 @@ void add_commands(cli::CommandTable& table) {
 
 namespace {
 
+std::string path_of(const Json& found, const Json& file) {
+  return found.at("path").as_string() + "/" + file.at("name").as_string();
+}
+
+/// What is wrong with a file that is not as its checkpoint says.
+std::string damage_of(const Json& found, const Json& file) {
+  std::error_code missing;
+  const auto bytes =
+      static_cast<int64_t>(std::filesystem::file_size(path_of(found, file), missing));
+  if (missing) return "missing";
+  const int64_t want = file.at("bytes").as_integer();
+  return bytes == want ? "damaged" : fmt::format("damaged: {} of {} bytes", bytes, want);
+}
+
 /// A user error that names the first damaged file; the report holds all of them.
 void refuse_damage(const Json& found, cli::Output& output) {
   ErrorPlace place;
-  for (const Json& file : found.at("files").as_array())
-    if (!file.at("ok").as_bool() && !place.file)
-      place.file = found.at("path").as_string() + "/" + file.at("name").as_string();
+  std::string message = found.at("path").as_string() + " is not complete";
+  for (const Json& file : found.at("files").as_array()) {
+    if (file.at("ok").as_bool() || place.file) continue;
+    place.file = path_of(found, file);
+    message = fmt::format("{} is {}", *place.file, damage_of(found, file));
+  }
   if (!place.file && found.at("complete").as_bool()) return;
   output.partial() = found;
-  throw UserError(place.file ? fmt::format("{} is damaged", *place.file)
-                             : found.at("path").as_string() + " is not complete",
-                  place);
+  throw UserError(message, place);
 }
 
 }  // namespace
@@ -56,7 +73,7 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
   for (const Json& file : found.at("files").as_array())
     output.line(fmt::format("  {:<28} {:>14} bytes  {}", file.at("name").as_string(),
                             file.at("bytes").as_integer(),
-                            file.at("ok").as_bool() ? "ok" : "DAMAGED"));
+                            file.at("ok").as_bool() ? "ok" : damage_of(found, file)));
   for (const Json& state : found.at("states").as_array()) {
     const int64_t senders = state.at("senders").as_integer();
     output.line(fmt::format("  {:<28} {:>14} elements  {}{}", state.at("name").as_string(),

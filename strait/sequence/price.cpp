@@ -278,6 +278,11 @@ Price price(const Plan& plan, const Machine& machine, const Layer& layer,
   return price;
 }
 
+bool crosses_nodes(const Plan& plan) {
+  return std::ranges::any_of(plan.groups,
+                             [](const Group& group) { return group.zone == Zone::kInter; });
+}
+
 double hiding_tokens(const Machine& machine, const Layer& layer, double byte_seconds) {
   return static_cast<double>(layer.bytes.wire) * static_cast<double>(layer.heads.key_columns()) /
          static_cast<double>(layer.heads.query_columns()) * machine.attention_flops * byte_seconds;
@@ -294,8 +299,7 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
 
 Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
                    const PriceOptions& options) {
-  const bool crosses = std::ranges::any_of(
-      plan.groups, [](const Group& group) { return group.zone == Zone::kInter; });
+  const bool crosses = crosses_nodes(plan);
   const auto priced = [&](int64_t head_ranks) {
     plan.head_ranks = head_ranks;
     return attention_price(plan, machine, layer, options);

@@ -62,6 +62,9 @@ struct Price {
 Price price(const Plan& plan, const Machine& machine, const Layer& layer,
             const PriceOptions& options);
 
+/// Whether a ring of it leaves its node.
+bool crosses_nodes(const Plan& plan);
+
 /// Length per rank from which a ring's transfers are hidden: e (k/h) F b.
 double hiding_tokens(const Machine& machine, const Layer& layer, double byte_seconds);
 /// 2 n* inside nodes, 2 G n* between them.

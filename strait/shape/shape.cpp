@@ -56,7 +56,8 @@ double attended_tokens(int64_t tokens, const ShapeOptions& options) {
 
 double attended_tokens(int64_t tokens, const ModelShape& model) {
   const int64_t longest = model.document_tokens > 0 ? model.document_tokens : model.options.context;
-  return attended_tokens(std::min(tokens * model.sequence, longest), model.options);
+  return model.slowest_attention *
+         attended_tokens(std::min(tokens * model.sequence, longest), model.options);
 }
 
 LayerForm layer_form(const ModelShape& model, int64_t block) {

@@ -133,6 +133,9 @@ struct ModelShape {
   /// Of the document in which a token stands, on average, as far as operations of attention are
   /// counted; 0: as many as the context, or as the sequence where that is shorter.
   int64_t document_tokens = 0;
+  /// Operations of attention of the rank with most over those of the mean: ranks wait for each
+  /// other.
+  double slowest_attention = 1;
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;                        // embedding, layers x transformer, head
   std::shared_ptr<const ModuleChain> modules = nullptr;  // whose blocks are modules

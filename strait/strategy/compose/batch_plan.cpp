@@ -269,10 +269,7 @@ std::vector<BatchPlanner::Way> BatchPlanner::ways() const {
 /// rather than proxies. Rings of runs that exchange heads leave a node over the link of each rank,
 /// so that they need neither.
 void BatchPlanner::route(sequence::Plan& plan) const {
-  const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
-    return group.zone == sequence::Zone::kInter;
-  });
-  if (plan.head_ranks > 1 || !crosses) return;
+  if (plan.head_ranks > 1 || !sequence::crosses_nodes(plan)) return;
   if (most_proxies_ == 1 && most_rotations_ == 1 && most_both_ == 1) return;
   const auto take = [&](const Way& way) {
     plan.proxies = way.proxies;

@@ -353,7 +353,12 @@ Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores
   design.shape.head_ranks = head_ranks(run, design.cluster, design.mesh.axis("sequence"));
   design.shape.engine = sequence_engine(run, design.batch.sequence_tokens, design.shape.head_ranks);
   design.shape.splits_rows = run.tensor.sequence_parallel;
-  if (corpus != nullptr) design.shape.document_tokens = attended_length(run, *corpus);
+  if (corpus != nullptr) {
+    design.shape.document_tokens = attended_length(run, *corpus);
+    const int64_t members = run.mesh.axes.sequence / design.shape.head_ranks;
+    design.shape.slowest_attention =
+        slowest_attention(run, design.batch.data_ranks, members, *corpus);
+  }
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages
   design.pipeline = pipeline_form(design);

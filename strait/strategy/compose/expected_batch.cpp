@@ -14,6 +14,7 @@
 #include "strait/data/document_loader.h"
 #include "strait/data/document_windows.h"
 #include "strait/sequence/balanced.h"
+#include "strait/sequence/chunks.h"
 #include "strait/sequence/remap.h"
 
 namespace strait::strategy {
@@ -24,6 +25,40 @@ constexpr int64_t kDistinctRows = 4;
 
 TokenBatches batches_of(const Run& run, const Corpus& corpus) {
   return {corpus, run.model.shape.context, run.train.global_batch_tokens, run.seed};
+}
+
+/// Rows of the run's first batches.
+struct TriedRows {
+  DocumentRows rows;
+  std::vector<RowLengths> batches;
+};
+TriedRows tried_rows(const Run& run, int64_t data_ranks, const Corpus& corpus) {
+  const TokenBatches batches = batches_of(run, corpus);
+  TriedRows tried{document_rows(run, data_ranks), {}};
+  const int64_t rows = tried.rows.per_rank * data_ranks;
+  DocumentLoader loader(batches, {rows, tried.rows.tokens, tried.rows.documents});
+  const int64_t count = std::clamp<int64_t>(kTriedRows / rows, 1, kTriedBatches);
+  for (int64_t batch = 0; batch < std::min(count, run.train.steps); ++batch) {
+    RowLengths& of_rows = tried.batches.emplace_back();
+    for (int64_t row = 0; row < rows; ++row) of_rows.push_back(loader.lengths(batch, row));
+  }
+  return tried;
+}
+
+/// Of what a member has of a row.
+int64_t pairs_of(const sequence::Share& share, const std::vector<int64_t>& lengths) {
+  int64_t pairs = 0;
+  for (const int64_t half : {0, 1}) {
+    const int64_t begin = share.begin(half), end = begin + share.chunk();
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+      const int64_t from = std::max(begin, first), to = std::min(end, first + length);
+      if (from < to)
+        pairs += sequence::causal_pairs(to - first) - sequence::causal_pairs(from - first);
+      first += length;
+    }
+  }
+  return pairs;
 }
 
 /// In attention and beside it.
@@ -114,19 +149,33 @@ int64_t attended_length(const Run& run, const Corpus& corpus) {
 
 ExpectedLengths expected_lengths(const Run& run, int64_t data_ranks, const BatchPlanner& planner,
                                  const Corpus& corpus) {
-  const TokenBatches batches = batches_of(run, corpus);
-  const DocumentRows rows = document_rows(run, data_ranks);
-  DocumentLoader loader(batches, {rows.per_rank * data_ranks, rows.tokens, rows.documents});
-  std::vector<RowLengths> tried;
-  const int64_t count = std::clamp<int64_t>(kTriedRows / data_ranks, 1, kTriedBatches);
-  for (int64_t batch = 0; batch < std::min(count, run.train.steps); ++batch) {
-    RowLengths& of_rows = tried.emplace_back();
-    for (int64_t row = 0; row < data_ranks; ++row) of_rows.push_back(loader.lengths(batch, row));
-  }
+  const TriedRows tried = tried_rows(run, data_ranks, corpus);
   const RowLengths none(static_cast<size_t>(data_ranks));
-  if (tried.empty()) return {none, none};
-  check_capacity(run, rows.tokens / run.mesh.axes.sequence, tried);
-  return expected_of(planner, tried);
+  if (tried.batches.empty()) return {none, none};
+  check_capacity(run, tried.rows.tokens / run.mesh.axes.sequence, tried.batches);
+  return expected_of(planner, tried.batches);
+}
+
+double slowest_attention(const Run& run, int64_t data_ranks, int64_t members,
+                         const Corpus& corpus) {
+  if (run.train.global_batch_tokens == 0 || plans_documents(run)) return 1;
+  const TriedRows tried = tried_rows(run, data_ranks, corpus);
+  double slowest = 0, mean = 0;
+  for (const RowLengths& rows : tried.batches) {
+    std::vector<double> of_ranks(static_cast<size_t>(data_ranks), 0);
+    for (size_t row = 0; row < rows.size(); ++row) {
+      int64_t most = 0, all = 0;
+      for (int64_t member = 0; member < members; ++member) {
+        const int64_t pairs = pairs_of({members, member, tried.rows.tokens / members}, rows[row]);
+        most = std::max(most, pairs);
+        all += pairs;
+      }
+      of_ranks[row / static_cast<size_t>(tried.rows.per_rank)] += static_cast<double>(most);
+      mean += static_cast<double>(all) / static_cast<double>(members * data_ranks);
+    }
+    slowest += *std::ranges::max_element(of_ranks);
+  }
+  return mean > 0 ? slowest / mean : 1;
 }
 
 }  // namespace strait::strategy
