@@ -46,7 +46,7 @@ std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
   std::vector<KernelOperand> list = {
       {"tokens"},   {"sequences"},       {"step"},           {"weights"},  {"input"},  {"output"},
       {"saved"},    {"output gradient"}, {"input gradient"}, {"gradient"}, {"agreed"}, {"cache"},
-      {"position"}, {"bundle"},          {"deferred"}};
+      {"position"}, {"kept up"},         {"bundle"},         {"deferred"}};
   for (int value = 0; value < kNumBlockValues; ++value)
     list.push_back({value_name(static_cast<BlockValue>(value))});
   for (int value = 0; value < kNumEndValues; ++value)
@@ -122,14 +122,16 @@ using program::kWrites;
 /// A unit of tied weights gets its gradient from two blocks: the second one updates it.
 constexpr AccessSet kMakesGradient = kWrites | kUpdates | kAdds;
 
-/// Those of a range of segments: `entries`, and whatever passes between ranges. Of bundles a range
-/// touches its part alone, and what another range has put there stays.
+/// Those of a range of segments: `entries`, and whatever passes between ranges. Of bundles, and of
+/// what may lie beside them, a range touches its part alone; what another range has put there
+/// stays.
 std::vector<KernelOperand> segment_operands(std::vector<Entry> entries) {
   constexpr AccessSet kAny = kReads | kWrites | kUpdates;
-  for (const BlockOperand bundle : {kSaved, kBundle, kDeferred})
+  for (const BlockOperand bundle : {kSaved, kKeptUp, kBundle, kDeferred})
     entries.push_back({bundle, kAny, Count::kOptional, false});
   for (int value = 0; value < kNumBlockValues; ++value)
-    entries.push_back({static_cast<BlockOperand>(kBlockValues + value), kAny, Count::kOptional});
+    entries.push_back({static_cast<BlockOperand>(kBlockValues + value), kAny, Count::kOptional,
+                       !product_values().test(static_cast<size_t>(value))});
   return operands(entries);
 }
 

@@ -25,6 +25,7 @@ enum BlockOperand : int {
   kAgreed,          // strategy::Agreed: losses are added
   kCache,           // key/value cache
   kPosition,        // int64, host: tokens already cached
+  kKeptUp,          // BlockValue::kUp, where the forward keeps it beside the saved bundle
   kBundle,          // what backward_input hands to backward_weight, but for
   kDeferred,        // what it hands to the part of it that may wait (deferred_values in segment.h)
   kBlockValues,     // and on: what passes between ranges of segments, by BlockValue

@@ -16,14 +16,14 @@ using program::Op;
 bool holds(const ValueSet& set, BlockValue value) { return set.test(value_index(value)); }
 
 /// The gradient of the residual stream keeps its place from the middle of a block to its input.
-int slot_of(BlockValue value, Phase phase, bool keeps, bool splits_rows) {
+int slot_of(BlockValue value, Phase phase, const Places& places) {
   if (value == kInput) return draft::kInput;
   if (value == kOutput) return draft::kOutput;
   if (value == kOutputGradient) return draft::kOutputGradient;
   if (value == kInputGradient || value == kMiddleGradient) return draft::kInputGradient;
-  if (holds(kept_values(), value) && keeps) return kSaved;
-  const bool apart =
-      splits_rows && (strait::is_exchanged_by_rows(value) || is_norm_gradient(value));
+  if (value == kUp && places.keeps && places.up_apart) return kKeptUp;
+  if (holds(kept_values(), value) && places.keeps) return kSaved;
+  const bool apart = places.unbundled || (places.splits_rows && !holds(product_values(), value));
   if (holds(bundle_values(), value) && phase != Phase::kForward && !apart)
     return holds(deferred_values(), value) ? kDeferred : kBundle;
   return block_slot(value);
@@ -83,14 +83,13 @@ Costs fused_costs(const Op& op, const ModelShape& shape, int64_t block, Dtype dt
 
 }  // namespace
 
-std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps,
-                                         bool splits_rows) {
+std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, const Places& places) {
   using program::Access;
-  const RangeUses uses = range_uses(range, phase, keeps, splits_rows);
+  const RangeUses uses = range_uses(range, phase, places.keeps, places.splits_rows);
   std::bitset<kNumBlockOperands> read, written;
   for (int number = 0; number < kNumBlockValues; ++number) {
     const auto value = static_cast<BlockValue>(number);
-    const auto slot = static_cast<size_t>(slot_of(value, phase, keeps, splits_rows));
+    const auto slot = static_cast<size_t>(slot_of(value, phase, places));
     if (holds(uses.reads, value)) read.set(slot);
     if (holds(uses.writes, value)) written.set(slot);
   }
@@ -99,7 +98,7 @@ std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool k
   std::vector<OperandUse> operands;
   for (int slot = 0; slot < kNumBlockOperands; ++slot) {
     const auto at = static_cast<size_t>(slot);
-    const bool before = read[at] || is_begun(slot, range, phase, splits_rows);
+    const bool before = read[at] || is_begun(slot, range, phase, places.splits_rows);
     if (written[at]) operands.push_back({slot, before ? Access::kUpdate : Access::kWrite});
     if (read[at] && !written[at]) operands.push_back({slot, Access::kRead});
   }
@@ -113,10 +112,17 @@ ValueSet values_in(int slot) {
   if (slot == draft::kInputGradient)
     return value_set({BlockValue::kInputGradient, kMiddleGradient});
   if (slot == kSaved) return kept_values();
+  if (slot == kKeptUp) return value_set({kUp});
   if (slot == kBundle) return bundle_values() & ~deferred_values();
   if (slot == kDeferred) return deferred_values();
   if (slot < kBlockValues || slot >= kEndValues) return {};
   return value_set({static_cast<BlockValue>(slot - kBlockValues)});
+}
+
+const ValueSet& product_values() {
+  static const ValueSet products =
+      value_set({kQkvGradient, kKeptAttention, kUpGradient, kActivated});
+  return products;
 }
 
 bool is_deferred(int slot) {
@@ -180,18 +186,37 @@ std::vector<program::Operand> operands_in(std::span<const Op> ops, int slot) {
 
 namespace {
 
-/// Whether what is exchanged by rows stands beside the bundles of a backward.
-bool splits_rows(Phase phase, std::span<const Op> ops) {
-  const auto is_apart = [](const program::Operand& operand) {
-    return operand.slot >= kBlockValues && (values_in(operand.slot) & bundle_values()).any();
+/// Whether some of these values are operands of their own.
+bool stand_apart(std::span<const Op> ops, const ValueSet& values) {
+  const auto is_apart = [&](const program::Operand& operand) {
+    return operand.slot >= kBlockValues && (values_in(operand.slot) & values).any();
   };
-  return phase != Phase::kForward && std::ranges::any_of(ops, [&](const Op& op) {
-           return std::ranges::any_of(op.reads, is_apart) ||
-                  std::ranges::any_of(op.writes, is_apart);
-         });
+  return std::ranges::any_of(ops, [&](const Op& op) {
+    return std::ranges::any_of(op.reads, is_apart) || std::ranges::any_of(op.writes, is_apart);
+  });
+}
+
+/// Whether a backward does not make what a product has read: all rows of it come from others.
+bool leaves_out_normed(const Op& op) {
+  const auto leaves_out = [&](Segment product, BlockValue normed) {
+    return range_of(op).holds(product) && find_operand({&op, 1}, block_slot(normed)) == nullptr;
+  };
+  return phase_of(op) == Phase::kBackwardInput &&
+         (leaves_out(Segment::kQkv, kNormedAttention) || leaves_out(Segment::kUp, kNormedMlp));
 }
 
 }  // namespace
+
+Places places_in(std::span<const Op> ops) {
+  Places places;
+  places.up_apart = find_operand(ops, kKeptUp) != nullptr;
+  places.keeps = places.up_apart || find_operand(ops, kSaved) != nullptr;
+  if (ops.empty() || phase_of(ops.front()) == Phase::kForward) return places;
+  places.unbundled = stand_apart(ops, product_values());
+  places.splits_rows = places.unbundled ? std::ranges::any_of(ops, leaves_out_normed)
+                                        : stand_apart(ops, bundle_values());
+  return places;
+}
 
 const Kernel& segment_kernel(Phase phase) {
   return phase == Phase::kForward         ? kForwardSegments
@@ -240,10 +265,8 @@ SegmentRange range_of(const Op& op) {
 
 void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
   std::get<program::IntegerRange>(op.attributes[kSegments]) = {range.begin, range.end};
-  const bool keeps = find_operand(from, kSaved) != nullptr;
   Op made;
-  for (const auto& [slot, access] :
-       segment_operands(range, phase_of(op), keeps, splits_rows(phase_of(op), from)))
+  for (const auto& [slot, access] : segment_operands(range, phase_of(op), places_in(from)))
     for (const program::Operand& operand : operands_in(from, slot))
       add_operand(made, operand.array, operand.index, access, slot);
   op.reads = std::move(made.reads);

@@ -20,11 +20,21 @@ struct OperandUse {
   program::Access access = program::Access::kRead;
 };
 
-/// The operands of an op over a range, by slot, but for weights and gradients of the unit. `keeps`:
-/// a forward keeps what the backward needs. `splits_rows`: what ranks of x exchange is in no
-/// bundle.
-std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps = true,
-                                         bool splits_rows = false);
+/// Which values of a block are operands of their own.
+struct Places {
+  bool keeps = true;         // a forward keeps what the backward needs
+  bool splits_rows = false;  // what ranks of x exchange is in no bundle
+  bool up_apart = false;   // what is kept of up is not in the saved bundle: it ends before the rest
+  bool unbundled = false;  // no value of a backward is in a bundle: each ends for itself
+};
+/// As ops of one phase have them, told from their operands. Of ranges that do not use what a place
+/// is about it says whatever leaves them as they are.
+Places places_in(std::span<const program::Op> ops);
+
+/// The operands of an op over a range, by slot, but for weights and gradients of the unit.
+std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, const Places& places);
+/// Those of bundle_values that lie in a bundle where rows are split, too.
+const ValueSet& product_values();
 /// The values of a block that lie in the operand of a slot.
 ValueSet values_in(int slot);
 /// Whether a slot is for what passes inside a block, between its ranges.

@@ -62,7 +62,7 @@ SavedLayout saved_layout(const BlockExtent& extent) {
   layout.qkv = parts.take(attended * extent.qkv_width());
   layout.attention = parts.take(attended * extent.attention_width());
   layout.middle = parts.take((extent.attends_apart ? extent.border_rows() : own) * extent.width);
-  layout.up = parts.take(extent.rows * extent.up_width());
+  layout.up = parts.take(extent.keeps_up_apart() ? 0 : extent.rows * extent.up_width());
   layout.raw_query_key = parts.take(extent.first_rows() * extent.query_key_width());
   layout.attention_branch = parts.take(first * extent.branch_width());
   layout.mlp_branch = parts.take(own * extent.branch_width());

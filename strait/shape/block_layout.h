@@ -41,6 +41,9 @@ struct BlockExtent {
   /// This rank's of them.
   int64_t own_rows() const { return rows / row_split; }
   bool is(SequenceEngine one) const { return sequence > 1 && engine == one; }
+  /// What is kept of up lies beside the saved bundle, so that it can end before the backward of
+  /// attention, which has the values of other ranks too.
+  bool keeps_up_apart() const { return sequence > 1; }
   /// Rows of keys that are gathered from other ranks, and this rank's among them.
   int64_t gathered_rows() const { return is(SequenceEngine::kGathered) ? sequence * rows : 0; }
   int64_t whole_width() const { return width * y; }

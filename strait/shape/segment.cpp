@@ -411,7 +411,7 @@ ValueOffsets saved_offsets(const BlockExtent& extent) {
   offsets[kQkv] = layout.qkv;
   offsets[kAttention] = layout.attention;
   offsets[kMiddle] = layout.middle;
-  offsets[kUp] = layout.up;
+  offsets[kUp] = extent.keeps_up_apart() ? -1 : layout.up;
   offsets[kRawQueryKey] = layout.raw_query_key;
   offsets[kAttentionBranch] = layout.attention_branch;
   offsets[kMlpBranch] = layout.mlp_branch;
@@ -490,7 +490,7 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
     sizes.backward_input_flops += linear + 2.0 * attention;
     sizes.backward_weight_flops += linear;
     for (const ValueUse& use : segment_uses(segment, Phase::kForward))
-      if (use.access == kWrite && holds(kept_values(), use.value))
+      if (use.access == kWrite && saved_offsets(extent)[use.value] >= 0)
         sizes.saved_bytes +=
             aligned(value_elements(use.value, extent), extent) * dtype_bytes(dtype);
   }

@@ -386,7 +386,7 @@ TEST_F(BadInput, InspectOfADamagedCheckpointFails) {
   std::ofstream(shard, std::ios::binary | std::ios::trunc) << bytes;
   const Ran ran = run({"inspect", run_dir()}, folder_.path() + "/report.json");
   EXPECT_EQ(ran.exit_code, 2);
-  EXPECT_THAT(ran.err, HasSubstr("rank-00000.safetensors is damaged (" + shard));
+  EXPECT_THAT(ran.err, HasSubstr("rank-00000.safetensors is damaged ("));
   EXPECT_FALSE(ran.report.at("files").as_array()[0].at("ok").as_bool());
   std::filesystem::resize_file(shard, 100);
   EXPECT_THAT(run({"inspect", run_dir()}).err,

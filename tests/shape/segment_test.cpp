@@ -210,6 +210,21 @@ TEST(Segment, RowsAreSplitBetweenProducts) {
                   is_between_products(static_cast<Segment>(piece.begin)));
 }
 
+TEST(Segment, WhatIsKeptOfUpLiesApartWhereSequencesAreShared) {
+  for (const ModelShape& whole : models()) {
+    if (whole.x > 1 || whole.y > 1) continue;
+    const ModelShape model = local_shape(whole, 1, 1, 2);
+    const BlockExtent extent = block_extent(model, 2, 64, Dtype::kBfloat16);
+    const ValueOffsets saved = saved_offsets(extent);
+    EXPECT_LT(saved[kUp], 0);
+    EXPECT_EQ(saved.elements + value_elements(kUp, extent),
+              saved_offsets(block_extent(whole, 2, 64, Dtype::kBfloat16)).elements);
+    const int64_t bytes = block_sizes(model, 1, 2, 64, Dtype::kBfloat16).saved_bytes;
+    EXPECT_EQ(bytes, saved.elements * dtype_bytes(Dtype::kBfloat16));
+    EXPECT_EQ(segment_sizes(model, {}, 2, 64, Dtype::kBfloat16).saved_bytes, bytes);
+  }
+}
+
 TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
   const RangeUses whole = range_uses({}, Phase::kForward, false);
   EXPECT_EQ(whole.reads, value_set({kInput, kGatheredKeys}));

@@ -102,6 +102,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   share_sequences(draft, from.shape, from.cluster, options);  // of each sequence, a rank's tokens
   fuse(draft, from.shape, options);                           // what nothing separates is one op
   tiles(draft, from.shape, from.cluster, options);            // sums over x beside their products
+  end_values(draft);                                          // no value outlives its last use
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
   const size_t computed = draft.program.body.size();

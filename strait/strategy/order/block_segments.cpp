@@ -56,8 +56,9 @@ class Maker {
     op.attributes[draft::kLength] = attends ? options_.attention_tokens : options_.tokens;
     op.attributes[draft::kTraining] = int64_t{options_.purpose == draft::Purpose::kTrain ? 1 : 0};
     const Rows rows = rows_of(range, phase);
-    for (const draft::OperandUse& use :
-         draft::segment_operands(range, phase, keeps, shape_.splits_rows)) {
+    const draft::Places places{keeps, shape_.splits_rows, arrays_.up >= 0,
+                               shape_.sequence > 1 && !splits_};
+    for (const draft::OperandUse& use : draft::segment_operands(range, phase, places)) {
       if (is_empty(use.slot)) continue;
       const Operand operand = operand_of(use.slot, rows);
       draft::add_operand(op, operand.array, operand.index, use.access, use.slot);
@@ -213,6 +214,8 @@ class Maker {
         return {arrays_.activation, {}};
       case draft::kSaved:
         return {arrays_.saved, {}};
+      case draft::kKeptUp:
+        return {arrays_.up, {}};
       case draft::kOutputGradient:
         return {arrays_.gradient, {}};
       case draft::kInputGradient:
@@ -319,7 +322,7 @@ Ops BlockSegments::of_block(const Ops& ops, int64_t block) const {
     for (auto* operands : {&op.reads, &op.writes})
       for (Operand& operand : *operands)
         if (operand.array == arrays_.activation || operand.array == arrays_.gradient ||
-            operand.array == arrays_.saved || is_deferred(operand))
+            operand.array == arrays_.saved || operand.array == arrays_.up || is_deferred(operand))
           operand.index.constant += block;
   }
   return own;

@@ -10,10 +10,10 @@
 
 namespace strait::strategy {
 
-/// Arrays of a chain; gradient and saved are -1 where nothing is trained. Block b reads
-/// activation[b - 1] and writes activation[b].
+/// Arrays of a chain; gradient and saved are -1 where nothing is trained, up where that is saved
+/// with the rest. Block b reads activation[b - 1] and writes activation[b].
 struct ChainArrays {
-  int batch = -1, sequences = -1, activation = -1, gradient = -1, saved = -1;
+  int batch = -1, sequences = -1, activation = -1, gradient = -1, saved = -1, up = -1;
 };
 
 /// Writes the ops of transformer blocks. Thread-safe once it is there.

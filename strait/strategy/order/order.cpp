@@ -109,6 +109,10 @@ class Chain {
       saved =
           saved_offsets(draft::extent_of(shape_, options_)).elements * dtype_bytes(options_.dtype);
     arrays_.saved = draft::declare(program, {"s", head_, Dtype::kByte, saved});
+    const BlockExtent extent = draft::extent_of(shape_, options_);
+    if (extent.keeps_up_apart())
+      arrays_.up = draft::declare(
+          program, {"up", head_, options_.dtype, value_elements(BlockValue::kUp, extent)});
   }
 
   /// One value for what leaves each block but the last; those of equal size share an array, which
@@ -310,6 +314,8 @@ class Chain {
       v.ops.push_back(backward_op(block));
     }
     if (sizes(block).saved_bytes > 0) v.frees.push_back({arrays_.saved, {block}});
+    if (is_transformer(block_shape(block)) && arrays_.up >= 0)
+      v.frees.push_back({arrays_.up, {block}});
     if (block > 0) v.frees.push_back(activation(block - 1));
     v.frees.push_back(gradient(block));
     return v;

@@ -199,7 +199,7 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
     heads_.free(attention, group, ops);
   }
   const std::vector<Operand> own = {
-      value(draft::kDeferred),
+      qkv_gradient_of(attention),
       program::as(gradient, Access::kRead, draft::block_slot(BlockValue::kKeyGradient))};
   for (const size_t group : head_groups())
     heads_.place(attention, RemapStep::kPlaceQkvGradient, group, own, ops);

@@ -36,6 +36,9 @@ program::Op beside_attention(program::Op op, const SequenceAxis& axis);
 /// Whether an op is segment attention, or a range that holds it, in a phase that attends.
 bool attends(const program::Op& op);
 
+/// The gradient of queries, keys and values that an op of a backward that attends makes.
+const program::Operand& qkv_gradient_of(const program::Op& attention);
+
 /// Keys and values of this rank into `keys`, from what `reader`, an op that attends, reads.
 program::Op pack_keys(const program::Op& reader, const program::Operand& keys);
 

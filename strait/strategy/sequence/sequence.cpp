@@ -2,6 +2,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/strategy/sequence/exchange.h"
+#include "strait/strategy/sequence/weights.h"
 
 namespace strait::strategy {
 
@@ -25,6 +26,14 @@ Op beside_attention(Op op, const SequenceAxis& axis) {
 bool attends(const Op& op) {
   return draft::works_on_segments(op) && draft::range_of(op).holds(Segment::kAttention) &&
          draft::phase_of(op) != Phase::kBackwardWeight;
+}
+
+const Operand& qkv_gradient_of(const Op& attention) {
+  const Operand* made =
+      program::operand_in(attention.writes, draft::block_slot(BlockValue::kQkvGradient));
+  if (made == nullptr) made = program::operand_in(attention.writes, draft::kDeferred);
+  ensure(made != nullptr, "a backward of attention without its gradient");
+  return *made;
 }
 
 Op pack_keys(const Op& reader, const Operand& keys) {
@@ -113,6 +122,9 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
     draft::rewrite_visits(
         draft, [engine = std::move(engine)](draft::Visit& visit) { engine.apply(visit); });
   };
+  if (!draft.splits_backward)
+    draft::rewrite_visits(
+        draft, [early = EarlyWeights(shape, options)](draft::Visit& visit) { early.apply(visit); });
   const int64_t heads = shape.head_ranks;
   if (shape.engine == SequenceEngine::kHeads && heads < axis.size)
     return rewrite(HeadsRing(draft, shape, options,
@@ -127,6 +139,11 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
     rewrite(Ring(draft, draft::extent_of(shape, options), options, ranks));
   else
     rewrite(GatheredKeys(draft, ranks));
+}
+
+void end_values(draft::Draft& draft) {
+  if (!draft.schedule.micro_step || draft.mesh.axis("sequence").size == 1) return;
+  draft::rewrite_visits(draft, end_behind_last_use);
 }
 
 }  // namespace strait::strategy

@@ -6,7 +6,12 @@
 // keys, e bytes of an activation, a of a sum of gradients: all ranks together move (g - 1) s 2k e
 // in the forward, and in the backward that again, for keys are not kept, and (g - 1) s 2k a. Of
 // keys a rank holds those of all while it attends, in a ring those of two ranks. A ring's
-// transfers stand beside its rounds: all but the last one of the backward can be hidden.
+// transfers stand beside its rounds, of which the backward has one half of the rank's own at either
+// end.
+//
+// What a rank holds of its own while it attends again is not more than what one rank's fused
+// backward has as scratch: gradients of weights behind attention are made before its backward, and
+// what the forward has kept for them is gone by then.
 #pragma once
 
 #include "strait/draft/draft.h"
@@ -20,5 +25,9 @@ namespace strait::strategy {
 /// of a rank's part (Layout::local_shape). With one rank along the axis it does nothing.
 void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
                      const draft::StepOptions& options);
+
+/// Behind all passes that rewrite visits: where sequences are shared, what a visit frees ends with
+/// the last of its ops that names it.
+void end_values(draft::Draft& draft);
 
 }  // namespace strait::strategy

@@ -29,9 +29,9 @@ inline void take_range(program::Op& part, SegmentRange range, const program::Op&
   std::get<program::IntegerRange>(part.attributes[draft::kSegments]) = {range.begin, range.end};
   part.reads.clear();
   part.writes.clear();
-  const bool keeps = draft::find_operand({&op, 1}, draft::kSaved) != nullptr;
-  for (const auto& [slot, access] :
-       draft::segment_operands(range, draft::phase_of(op), keeps, splits)) {
+  draft::Places places = draft::places_in({&op, 1});
+  places.splits_rows = splits;
+  for (const auto& [slot, access] : draft::segment_operands(range, draft::phase_of(op), places)) {
     const bool read = program::operand_in(op.reads, slot) != nullptr;
     for (const program::Operand& operand : read ? op.reads : op.writes)
       if (operand.slot == slot)

@@ -159,13 +159,14 @@ Op free_of(int array, int64_t first, int64_t end) {
 /// Slots of what the second range reads and the first one writes, and the op has no place for.
 std::vector<int> links_between(const Op& op, SegmentRange first, SegmentRange second) {
   const Phase phase = draft::phase_of(op);
-  const bool keeps = draft::find_operand({&op, 1}, draft::kSaved) != nullptr;
+  draft::Places places = draft::places_in({&op, 1});
+  places.splits_rows = true;
   std::vector<int> slots;
-  for (const draft::OperandUse& use : draft::segment_operands(second, phase, keeps, true)) {
+  for (const draft::OperandUse& use : draft::segment_operands(second, phase, places)) {
     if (!draft::is_inside_block(use.slot) || use.access == Access::kWrite ||
         draft::find_operand({&op, 1}, use.slot) != nullptr)
       continue;
-    for (const draft::OperandUse& made : draft::segment_operands(first, phase, keeps, true))
+    for (const draft::OperandUse& made : draft::segment_operands(first, phase, places))
       if (made.slot == use.slot && made.access != Access::kRead) slots.push_back(use.slot);
   }
   return slots;

@@ -151,7 +151,7 @@ class Tiler {
     std::optional<Operand> input;
     if (const auto& value = tile.product.input; value && before.begin < before.end) {
       const int slot = draft::block_slot(*value);
-      if (!draft::find_operand({&op, 1}, draft::kSaved) && !draft::find_operand({&op, 1}, slot))
+      if (!draft::places_in({&op, 1}).keeps && !draft::find_operand({&op, 1}, slot))
         input = Operand{tile.input, {}, Access::kRead, slot};
     }
     if (input) with_input.reads.push_back(*input);

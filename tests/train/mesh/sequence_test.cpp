@@ -274,6 +274,42 @@ TEST_F(SharedSequences, MemoryOfARingFallsAsItsRanks) {
   for (const int64_t ranks : {4, 8, 16}) EXPECT_NEAR(activations(ranks), of_two, 0.05 * of_two);
 }
 
+/// The most that activations and workspaces take together on the first rank.
+int64_t activations_and_workspace(program::Program step) {
+  for (program::ValueArray& array : step.arrays)
+    if (array.category != program::Category::kActivations) array.partition = {};
+  return program::peak_memory(step, 0).total();
+}
+
+/// So it does from one rank on, whose fused blocks have a workspace in place of a ring (5 %).
+TEST_F(SharedSequences, MemoryOfOneRankFallsAsItsRanks) {
+  const std::map<std::string, Sets> families = {
+      {"GPT-2", {"model.shape.dropout=0"}},
+      {"Llama", {"model.family=llama", "model.shape.tied_head=false"}}};
+  std::string figures;
+  for (const auto& [family, what] : families)
+    for (const int layers : {8, 12}) {
+      const auto of_all = [&](int64_t ranks) {
+        Case c{.sequence = ranks,
+               .what = what,
+               .how = {"model.shape.context=8192", fmt::format("model.shape.layers={}", layers),
+                       "model.shape.width=64", "model.shape.ffn_width=256",
+                       "train.global_batch_size=2"},
+               .micro_batches = 8};
+        if (ranks > 1) c.how.push_back(kRing);
+        const Job job = make_job(run_of(c), ranks);
+        return static_cast<double>(ranks * activations_and_workspace(job.design.steady().front()));
+      };
+      const double of_one = of_all(1);
+      figures += fmt::format("\n{}, {} layers, {:.1f} MB:", family, layers, 1e-6 * of_one);
+      for (const int64_t ranks : {2, 4, 8}) {
+        figures += fmt::format(" {} ranks {:+.1f} %", ranks, 100 * (of_all(ranks) / of_one - 1));
+        EXPECT_NEAR(of_all(ranks), of_one, 0.05 * of_one) << figures;
+      }
+    }
+  RecordProperty("figures", figures);
+}
+
 /// Keys travel while those that are there are attended to, and their gradients, from first to last:
 /// where a rank has twice the tokens that hide a transfer (sequence::hiding_tokens), at least nine
 /// tenths of all transfers.
