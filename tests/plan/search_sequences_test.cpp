@@ -116,7 +116,7 @@ TEST(SearchOfSequences, LongSequencesOverANarrowLinkAreShared) {
 /// ranks save little of what one needs, and sixteen fit.
 TEST(SearchOfSequences, AreSharedByAsManyRanksAsMemoryAsks) {
   const auto run =
-      planned({"model.shape.context=8192", "train.global_batch_size=16", "plan.memory_share=0.0006",
+      planned({"model.shape.context=8192", "train.global_batch_size=16", "plan.memory_share=0.0005",
                "plan.search=sequence,placement,recompute,micro_batch_size"});
   std::map<int64_t, std::set<std::string>> tried;
   std::mutex mutex;

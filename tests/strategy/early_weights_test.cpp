@@ -119,6 +119,28 @@ TEST(EarlyWeights, WhatStandsBehindAttentionHasEndedWhereTheBackwardAttends) {
   }
 }
 
+/// Whatever weights read of gradients of norms has been summed by then.
+TEST(EarlyWeights, StandBehindTheSumsOfWhatTheyRead) {
+  for (const char* overlap : {"tensor.overlap=oar,ors,oag", "tensor.overlap=[]"}) {
+    std::set<std::pair<int, int64_t>> used;
+    const Program program = programs_of(4, {"sequence.engine=ring", "mesh.axes.x=2",
+                                            "tensor.sequence_parallel=true", overlap})
+                                .front();
+    program::for_each_instance(program, [&](const Op& op, const std::vector<int64_t>& loops) {
+      const auto value = [&](const program::Operand& operand) {
+        return std::pair{operand.array, program::evaluate(operand.index, loops)};
+      };
+      for (const program::Operand& operand : op.reads)
+        if (op.kernel == &draft::kBackwardWeight) used.insert(value(operand));
+      for (const program::Operand& operand : op.writes)
+        if (op.kind == program::OpKind::kFree)
+          used.erase(value(operand));
+        else if (op.kind == program::OpKind::kAllReduce)
+          EXPECT_FALSE(used.contains(value(operand))) << overlap;
+    });
+  }
+}
+
 /// Weights that are visits of their own stay where the pipeline has them: behind its first stage.
 TEST(EarlyWeights, LeaveASplitBackwardAlone) {
   const std::vector<Program> programs =

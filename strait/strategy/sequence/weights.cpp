@@ -53,14 +53,17 @@ void EarlyWeights::apply(draft::Visit& visit) const {
   Ops& ops = visit.ops;
   const auto behind = std::find_if(ops.rbegin(), ops.rend(), is_for_inputs).base();
   if (behind == ops.begin()) return;
-  Ops parts, rest;
-  for (auto op = behind; op != ops.end(); ++op) {
-    if (is_for_weights(*op) && draft::range_of(*op).end <= end_)
-      std::ranges::move(parts_of(*op, visit.block), std::back_inserter(parts));
-    else
-      rest.push_back(*op);
-  }
+  const Ops last(behind, ops.end());
   ops.erase(behind, ops.end());
+  Ops parts, rest;
+  for (const Op& op : last) {
+    if (!is_for_weights(op))
+      ops.push_back(op);  // a sum of what weights read
+    else if (draft::range_of(op).end > end_)
+      rest.push_back(op);
+    else
+      std::ranges::move(parts_of(op, visit.block), std::back_inserter(parts));
+  }
   for (const Op& part : parts)
     if (reads_rows(part))
       ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(place_of(part, ops)), part);
