@@ -80,7 +80,8 @@ bool is_floating(Dtype dtype) {
 }
 
 /// What its products multiply: the type of weights, or where an op has none the narrowest of what
-/// it reads and writes, because sums and statistics are wider.
+/// it reads and writes, because sums and statistics are wider. What a bundle of bytes holds is of
+/// the type of activations.
 Dtype type_of_products(const Program& program, const Op& op) {
   const auto type = [&](const program::Operand& operand) {
     return program.arrays[operand.array].dtype;
@@ -88,11 +89,19 @@ Dtype type_of_products(const Program& program, const Op& op) {
   if (const program::Operand* weights = program::operand_in(op.reads, kWeights))
     return type(*weights);
   std::optional<Dtype> narrowest;
+  const auto take = [&](Dtype one) {
+    if (is_floating(one) && (!narrowest || dtype_bytes(one) < dtype_bytes(*narrowest)))
+      narrowest = one;
+  };
+  bool bundles = false;
   for (const auto* operands : {&op.reads, &op.writes})
-    for (const program::Operand& operand : *operands)
-      if (is_floating(type(operand)) &&
-          (!narrowest || dtype_bytes(type(operand)) < dtype_bytes(*narrowest)))
-        narrowest = type(operand);
+    for (const program::Operand& operand : *operands) {
+      take(type(operand));
+      bundles = bundles || operand.slot == kSaved;
+    }
+  if (bundles)
+    for (const program::ValueArray& array : program.arrays)
+      if (array.category == program::Category::kActivations) take(array.dtype);
   return narrowest.value_or(Dtype::kFloat32);
 }
 

@@ -190,8 +190,8 @@ TEST(AttentionRate, DocumentsOfAPlanArePricedAtIt) {
   expect_seconds(design, kLayers * (64 * 64 + 64 * 128) * 12 * kWidth / 1e9);
 }
 
-/// Causal pairs of the rank with most over the mean's, token by token: of rows of documents that two
-/// ranks share, which wait for each other in each.
+/// Causal pairs of the rank with most over the mean's, token by token: of rows of documents that
+/// two ranks share, which wait for each other in each.
 double slowest_of_two(const TokenBatches& batches, int64_t rows, int64_t tokens, int64_t steps) {
   DocumentLoader loader(batches, {rows, tokens, tokens});
   double slowest = 0, all = 0;
@@ -228,7 +228,7 @@ TEST(AttentionRate, DocumentsOfDataAreAsLongAsTheyAre) {
     });
     counted[known] = sum;
   }
-  const TokenBatches batches(corpus, 128, 512, 1);
+  const TokenBatches batches(corpus, 128, 512, run.seed);
   const double length = static_cast<double>(batches.attended_length());
   const double slowest = slowest_of_two(batches, 1, 512, std::min<int64_t>(32, run.train.steps));
   EXPECT_LE(length, 32);
