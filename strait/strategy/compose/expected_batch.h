@@ -13,10 +13,10 @@ namespace strait::strategy {
 /// average; 0 where sequences are of one stream.
 int64_t attended_length(const Run& run, const Corpus& corpus);
 
-/// Causal pairs of the rank with most over those of the mean, where batches of whole documents stand
-/// in rows that ranks share however the documents lie (1 elsewhere), summed over the run's first
-/// batches: the `members` that have two chunks each of a row wait for each other in every row,
-/// data-parallel ranks at the end of a step.
+/// Causal pairs of the rank with most over those of the mean, where batches of whole documents
+/// stand in rows that ranks share however the documents lie (1 elsewhere), summed over the run's
+/// first batches: the `members` that have two chunks each of a row wait for each other in every
+/// row, data-parallel ranks at the end of a step.
 double slowest_attention(const Run& run, int64_t data_ranks, int64_t members, const Corpus& corpus);
 
 /// Lengths of documents, by row: that of a data-parallel rank.
