@@ -28,19 +28,24 @@ def keys(options, ranks):
             "placement.preset=ddp", *(f"model.shape.{name}={value}" for name, value in shape.items())]
 
 
+def probed(options, lab, folder):
+    """The cluster file of a lab, which is probed once."""
+    file = folder / f"{lab.rate}.toml"
+    if not file.exists():
+        lab.run(options.strait, "probe", EXAMPLE, *sets_of(keys(options, lab.ranks)), "-o", file)
+    return file
+
+
 def attention_rate(options, ranks, folder):
     """Of a rank while all attend, operations per second in fp32."""
-    file = folder / "probed.toml"
-    Lab(ranks, 1, "1gbit").run(options.strait, "probe", EXAMPLE, *sets_of(keys(options, ranks)), "-o", file)
+    file = probed(options, Lab(ranks, 1, "1gbit"), folder)
     return tomllib.loads(file.read_text())["rates"]["fp32_attention_flops_per_second"]
 
 
 def train(options, ranks, rate, folder):
-    cluster = folder / f"{rate}.toml"
     lab = Lab(ranks, 1, rate)
-    if not cluster.exists():
-        lab.run(options.strait, "probe", EXAMPLE, *sets_of(keys(options, ranks)), "-o", cluster)
-    lines, report = lab.train(options.strait, EXAMPLE, folder, [*keys(options, ranks), f"cluster.file={cluster}"], WARM_UP)
+    words = [*keys(options, ranks), f"cluster.file={probed(options, lab, folder)}"]
+    lines, report = lab.train(options.strait, EXAMPLE, folder, words, WARM_UP)
     return [line["seconds"] for line in lines], report["predicted_seconds_per_step"]
 
 

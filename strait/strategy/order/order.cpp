@@ -103,13 +103,12 @@ class Chain {
     const auto by_saved = [](const BlockSizes& a, const BlockSizes& b) {
       return a.saved_bytes < b.saved_bytes;
     };
+    const BlockExtent extent = draft::extent_of(shape_, options_);
     int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
     // Only transformers attend.
     if (options_.attention_tokens > options_.tokens || options_.attends_apart())
-      saved =
-          saved_offsets(draft::extent_of(shape_, options_)).elements * dtype_bytes(options_.dtype);
+      saved = saved_offsets(extent).elements * dtype_bytes(options_.dtype);
     arrays_.saved = draft::declare(program, {"s", head_, Dtype::kByte, saved});
-    const BlockExtent extent = draft::extent_of(shape_, options_);
     if (extent.keeps_up_apart())
       arrays_.up = draft::declare(
           program, {"up", head_, options_.dtype, value_elements(BlockValue::kUp, extent)});
