@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -46,31 +47,40 @@ inline int32_t lightest(const std::vector<Bucket>& buckets, int64_t tokens) {
 using LeastFirst = std::priority_queue<std::pair<double, int32_t>,
                                        std::vector<std::pair<double, int32_t>>, std::greater<>>;
 
-/// Buckets whose lightest one is asked for far more often than one of them lacks room.
+/// Buckets whose lightest one is asked for far more often than one of them lacks room: a
+/// tournament, whose winner stands at place 1 and whose buckets begin at the count of places.
 class Buckets {
  public:
   Buckets() = default;
-  Buckets(int64_t count, int64_t room) : all_(static_cast<size_t>(count), {0, room}) {
-    for (int32_t bucket = 0; bucket < count; ++bucket) least_.push({0, bucket});
+  Buckets(int64_t count, int64_t room)
+      : all_(static_cast<size_t>(count), {0, room}), winners_(2 * std::bit_ceil(all_.size()), -1) {
+    for (size_t bucket = 0; bucket < all_.size(); ++bucket)
+      winners_[winners_.size() / 2 + bucket] = static_cast<int32_t>(bucket);
+    for (size_t place = winners_.size() / 2; --place > 0;) play(place);
   }
   const std::vector<Bucket>& all() const { return all_; }
   const Bucket& operator[](int32_t bucket) const { return all_[static_cast<size_t>(bucket)]; }
   void take(int32_t bucket, double squares, int64_t tokens) {
-    Bucket& of = all_[static_cast<size_t>(bucket)];
-    of.squares += squares;
-    of.room -= tokens;
-    least_.push({of.squares, bucket});
+    const auto at = static_cast<size_t>(bucket);
+    all_[at].squares += squares;
+    all_[at].room -= tokens;
+    for (size_t place = (winners_.size() / 2 + at) / 2; place > 0; place /= 2) play(place);
   }
   /// As lightest.
-  int32_t lightest_with(int64_t tokens) {
-    while (least_.top().first != (*this)[least_.top().second].squares) least_.pop();  // outdated
-    const int32_t best = least_.top().second;
+  int32_t lightest_with(int64_t tokens) const {
+    const int32_t best = winners_[1];
     return (*this)[best].room >= tokens ? best : lightest(all_, tokens);
   }
 
  private:
+  /// The left one of equals.
+  void play(size_t place) {
+    const int32_t left = winners_[2 * place], right = winners_[2 * place + 1];
+    winners_[place] = right < 0 || (*this)[left].squares <= (*this)[right].squares ? left : right;
+  }
+
   std::vector<Bucket> all_;
-  LeastFirst least_;  // and entries that are outdated
+  std::vector<int32_t> winners_;  // -1: no bucket
 };
 
 }  // namespace strait::sequence

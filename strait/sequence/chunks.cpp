@@ -16,11 +16,15 @@ int64_t triangle(int64_t end, int64_t shift) {
 
 int64_t causal_pairs(int64_t length) { return length * (length + 1) / 2; }
 
+Span Cut::part(int64_t number, int64_t parts) const {
+  return {number * length / parts, (number + 1) * length / parts};
+}
+
 std::vector<Span> Cut::spans(int64_t member) const {
   const int64_t parts = order == Order::kZigZag ? 2 * ring : ring;
   std::vector<Span> found;
-  const auto add = [&](int64_t part) {
-    const Span span{part * length / parts, (part + 1) * length / parts};
+  const auto add = [&](int64_t number) {
+    const Span span = part(number, parts);
     if (span.size() == 0) return;
     if (!found.empty() && found.back().end == span.begin) {
       found.back().end = span.end;
@@ -34,22 +38,22 @@ std::vector<Span> Cut::spans(int64_t member) const {
 }
 
 std::array<Span, 2> Cut::chunks(int64_t member) const {
-  const auto chunk = [this](int64_t number) -> Span {
-    return {number * length / (2 * ring), (number + 1) * length / (2 * ring)};
-  };
-  return {chunk(member), chunk(2 * ring - 1 - member)};
+  return {part(member, 2 * ring), part(2 * ring - 1 - member, 2 * ring)};
 }
 
 int64_t Cut::tokens(int64_t member) const {
-  int64_t sum = 0;
-  for (const Span& span : spans(member)) sum += span.size();
-  return sum;
+  if (order == Order::kContiguous) return part(member, ring).size();
+  const auto [first, second] = chunks(member);
+  return first.size() + second.size();
 }
 
 int64_t Cut::pairs(int64_t member) const {
-  int64_t sum = 0;
-  for (const Span& span : spans(member)) sum += causal_pairs(span.end) - causal_pairs(span.begin);
-  return sum;
+  const auto pairs = [](const Span& span) {
+    return causal_pairs(span.end) - causal_pairs(span.begin);
+  };
+  if (order == Order::kContiguous) return pairs(part(member, ring));
+  const auto [first, second] = chunks(member);
+  return pairs(first) + pairs(second);
 }
 
 int64_t Block::pairs() const {

@@ -34,6 +34,9 @@ struct Cut {
   int64_t tokens(int64_t member) const;
   /// Causal pairs of the queries that a member holds.
   int64_t pairs(int64_t member) const;
+
+ private:
+  Span part(int64_t number, int64_t parts) const;
 };
 
 /// What a member of a ring holds of sequences that have 2 `members` equal chunks: its `tokens` rows

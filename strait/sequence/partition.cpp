@@ -19,30 +19,25 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Indices of buckets, least squares first; ties by index.
-std::vector<int32_t> by_load(const std::vector<Bucket>& buckets) {
-  std::vector<int32_t> order(buckets.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](int32_t at) {
-    return std::pair(buckets[static_cast<size_t>(at)].squares, at);
-  });
-  return order;
-}
-
 /// The `count` least loaded buckets with room for `tokens`, ascending; empty when there are fewer.
+/// Ties by index.
 std::vector<int32_t> least_loaded(const std::vector<Bucket>& buckets, int64_t count,
                                   int64_t tokens) {
   std::vector<int32_t> chosen;
-  for (const int32_t bucket : by_load(buckets)) {
-    if (buckets[static_cast<size_t>(bucket)].room < tokens) continue;
-    chosen.push_back(bucket);
-    if (static_cast<int64_t>(chosen.size()) == count) {
-      std::sort(chosen.begin(), chosen.end());
-      return chosen;
-    }
+  for (int32_t bucket = 0; bucket < std::ssize(buckets); ++bucket)
+    if (buckets[static_cast<size_t>(bucket)].room >= tokens) chosen.push_back(bucket);
+  if (std::ssize(chosen) < count) return {};
+  const auto by_load = [&](int32_t at) {
+    return std::pair(buckets[static_cast<size_t>(at)].squares, at);
+  };
+  if (std::ssize(chosen) > count) {
+    std::ranges::nth_element(chosen, chosen.begin() + count, {}, by_load);
+    chosen.resize(static_cast<size_t>(count));
+    std::ranges::sort(chosen);
   }
-  return {};
+  return chosen;
 }
+
 /// One attempt to place a batch with given thresholds.
 class Attempt {
  public:
@@ -150,14 +145,14 @@ class Attempt {
     int64_t ring = std::clamp(ceil_div(length, std::max<int64_t>(1, split.threshold)), int64_t{2},
                               std::max<int64_t>(2, most));
     for (; ring <= most; ++ring) {
-      const std::vector<int32_t> chosen = least_loaded(ranks, ring, most_of_ring(length, ring));
+      std::vector<int32_t> chosen = least_loaded(ranks, ring, most_of_ring(length, ring));
       if (chosen.empty()) continue;
-      Group group{.zone = Zone::kIntra, .documents = {split.document}};
-      for (const int32_t rank : chosen) {
+      for (int32_t& rank : chosen) {
         take(ranks[static_cast<size_t>(rank)], length, ring);
-        group.ranks.push_back(static_cast<int32_t>(split.first_rank) + rank);
+        rank += static_cast<int32_t>(split.first_rank);
       }
-      rings.push_back(std::move(group));
+      rings.push_back(
+          {.zone = Zone::kIntra, .ranks = std::move(chosen), .documents = {split.document}});
       return true;
     }
     // A length above the threshold is not split where no two ranks have room, but one has.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <numeric>
 #include <tuple>
 
 #include "strait/base/errors.h"
@@ -24,29 +26,61 @@ const char* remapping_name(Remapping remapping) {
   return remapping == Remapping::kNone ? "none" : remapping == Remapping::kQkv ? "qkv" : "residual";
 }
 
+namespace {
+
+/// Zone, first rank and size of a group that has documents, in the order of ids.
+uint64_t order_of(const Group& group) {
+  return (static_cast<uint64_t>(Zone::kInter) - static_cast<uint64_t>(group.zone)) << 60 |
+         static_cast<uint64_t>(group.ranks.front()) << 28 | group.ranks.size();
+}
+
+bool travel_together(const Group& a, const Group& b) {
+  return a.zone == b.zone && a.engine == b.engine && a.ranks == b.ranks;
+}
+
+}  // namespace
+
 void finish_groups(Plan& plan) {
-  const auto key = [](const Group& group) {
-    return std::tuple(-static_cast<int>(group.zone), group.ranks.front(), group.ranks.size(),
-                      group.documents.front());
-  };
-  std::erase_if(plan.groups, [](const Group& group) { return group.documents.empty(); });
-  for (Group& group : plan.groups) std::sort(group.documents.begin(), group.documents.end());
-  std::sort(plan.groups.begin(), plan.groups.end(),
-            [&](const Group& a, const Group& b) { return key(a) < key(b); });
+  std::vector<std::pair<uint64_t, Group*>> order;
+  for (Group& group : plan.groups)
+    if (!group.documents.empty()) order.emplace_back(order_of(group), &group);
+  std::ranges::sort(order, [](const auto& a, const auto& b) {
+    if (a.first != b.first) return a.first < b.first;
+    return std::tie(a.second->ranks, a.second->engine) <
+           std::tie(b.second->ranks, b.second->engine);
+  });
+  std::vector<Group> groups;
+  groups.reserve(order.size());
+  for (const auto& [number, group] : order) {
+    if (!groups.empty() && travel_together(groups.back(), *group))
+      std::ranges::copy(group->documents, std::back_inserter(groups.back().documents));
+    else
+      groups.push_back(std::move(*group));
+  }
+  for (Group& group : groups) std::sort(group.documents.begin(), group.documents.end());
+  plan.groups = std::move(groups);
 }
 
 Layout attention_layout(const Plan& plan) {
+  std::vector<int32_t> all(static_cast<size_t>(plan.grid.ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  return attention_layout(plan, all);
+}
+
+Layout attention_layout(const Plan& plan, std::span<const int32_t> ranks) {
   Layout layout(static_cast<size_t>(plan.grid.ranks()));
-  for (const Group& group : plan.groups) {
-    const int64_t ring = static_cast<int64_t>(group.ranks.size());
-    for (const int32_t document : group.documents) {
-      const Cut cut{plan.lengths[static_cast<size_t>(document)], ring};
-      for (int64_t member = 0; member < ring; ++member)
-        for (const Span& span : cut.spans(member))
-          layout[static_cast<size_t>(group.ranks[static_cast<size_t>(member)])].push_back(
-              {document, span});
+  std::vector<bool> wanted(layout.size(), false);
+  for (const int32_t rank : ranks) wanted[static_cast<size_t>(rank)] = true;
+  for (const Group& group : plan.groups)
+    for (int64_t member = 0; member < std::ssize(group.ranks); ++member) {
+      const auto rank = static_cast<size_t>(group.ranks[static_cast<size_t>(member)]);
+      if (!wanted[rank]) continue;
+      for (const int32_t document : group.documents)
+        for (const Span& span :
+             Cut{plan.lengths[static_cast<size_t>(document)], std::ssize(group.ranks)}.spans(
+                 member))
+          layout[rank].push_back({document, span});
     }
-  }
   return layout;
 }
 

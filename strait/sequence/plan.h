@@ -67,8 +67,9 @@ struct Plan {
   int64_t row_split = 1;
 };
 
-/// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts
-/// their documents. What makes plans ends with it.
+/// Sorts groups into the order of ids, makes one of those that have the same ranks, zone and
+/// engine, so that their documents travel together, and sorts their documents. What makes plans
+/// ends with it.
 void finish_groups(Plan& plan);
 
 /// A run of a document's positions.
@@ -80,6 +81,8 @@ struct Held {
 /// What every rank holds for attention, in the order of its rows: by group, document, position.
 using Layout = std::vector<std::vector<Held>>;
 Layout attention_layout(const Plan& plan);
+/// Of these ranks; the others' rows are left empty.
+Layout attention_layout(const Plan& plan, std::span<const int32_t> ranks);
 
 struct Load {
   int64_t tokens = 0, pairs = 0;

@@ -20,38 +20,54 @@ constexpr int64_t kMostPieces = 8;
 struct RankTime {
   double compute = 0;  // split documents
   double local = 0;    // documents of its own
-  double waits_between = 0, waits_inside = 0;
+  double waits = 0;
 };
 
 /// What one group costs each member.
 struct GroupTime {
-  double compute = 0, waits = 0;
+  double compute = 0, waits = 0, tokens = 0;
 };
 
-class Pricer {
+/// Prices one plan in one way after the other to get keys between nodes: its proxies, pieces,
+/// rotations and head_ranks may change, nothing else.
+class AttentionPricer {
  public:
-  Pricer(const Plan& plan, const Machine& machine, const Layer& layer, const PriceOptions& options)
-      : plan_(plan), machine_(machine), layer_(layer), options_(options) {}
+  AttentionPricer(const Plan& plan, const Machine& machine, const Layer& layer,
+                  const PriceOptions& options)
+      : plan_(plan),
+        machine_(machine),
+        layer_(layer),
+        options_(options),
+        inside_(static_cast<size_t>(plan.grid.ranks())),
+        tokens_(inside_.size(), 0) {
+    for (const Group& group : plan_.groups) {
+      const GroupTime time = group_time(group);
+      for (const int32_t rank : group.ranks) tokens_[static_cast<size_t>(rank)] += time.tokens;
+      if (group.zone == Zone::kInter)
+        crossing_.push_back(&group);
+      else
+        add(group, time, inside_);
+    }
+  }
 
-  GroupTime group_time(const Group& group) const {
-    GroupTime time;
-    const double neighbours = static_cast<double>(head_ranks_of(plan_, group));
-    const double members = static_cast<double>(group.ranks.size()) / neighbours;
-    double round = 0, tokens = 0;
-    for (const int32_t document : group.documents) {
-      const double length = static_cast<double>(plan_.lengths[static_cast<size_t>(document)]);
-      const double share = length / members;
-      round += pair_flops() / neighbours * length * share / 2 / members / machine_.flops_at(length);
-      tokens += share / neighbours;
+  /// Of attention, by rank. Shares of a document count as even.
+  const std::vector<double>& tokens() const { return tokens_; }
+
+  /// But for linear modules; `seconds`: of every rank.
+  Price price(std::vector<double>& seconds) const {
+    std::vector<RankTime> times = inside_;
+    for (const Group* group : crossing_) add(*group, group_time(*group), times);
+    Price price;
+    seconds.clear();
+    for (const RankTime& time : times) {
+      const double computing = time.compute + time.local, all = computing + time.waits;
+      seconds.push_back(options_.fills ? all - std::min(time.waits, time.local) : all);
+      price.attention_slowest = std::max(price.attention_slowest, seconds.back());
+      price.attention_mean += seconds.back() / static_cast<double>(times.size());
+      price.computing_slowest = std::max(price.computing_slowest, computing);
+      price.computing_mean += computing / static_cast<double>(times.size());
     }
-    const double rounds = group.ranks.size() > 1 ? members - 1 : 0;
-    for (const bool backward : {false, true}) {
-      const double work = backward ? kBackwardWork * round : round;
-      time.compute += members * work;
-      if (rounds > 0) time.waits += exposed(group, {work, tokens, rounds, backward});
-    }
-    if (neighbours > 1) time.waits += 2 * exchange(tokens, neighbours);
-    return time;
+    return price;
   }
 
  private:
@@ -59,6 +75,35 @@ class Pricer {
     double round_work, tokens, rounds;
     bool backward;
   };
+
+  static void add(const Group& group, const GroupTime& time, std::vector<RankTime>& times) {
+    for (const int32_t rank : group.ranks) {
+      RankTime& own = times[static_cast<size_t>(rank)];
+      (group.ranks.size() == 1 ? own.local : own.compute) += time.compute;
+      own.waits += time.waits;
+    }
+  }
+
+  GroupTime group_time(const Group& group) const {
+    const double neighbours = static_cast<double>(head_ranks_of(plan_, group));
+    const double members = static_cast<double>(group.ranks.size()) / neighbours;
+    double pairs = 0, length = 0;
+    for (const int32_t document : group.documents) {
+      const double own = static_cast<double>(plan_.lengths[static_cast<size_t>(document)]);
+      pairs += machine_.worked_pairs(own, members);
+      length += own;
+    }
+    GroupTime time{.tokens = length / static_cast<double>(group.ranks.size())};
+    const double round = pair_flops() / neighbours * pairs / members / machine_.attention_flops;
+    const double rounds = group.ranks.size() > 1 ? members - 1 : 0;
+    for (const bool backward : {false, true}) {
+      const double work = backward ? kBackwardWork * round : round;
+      time.compute += members * work;
+      if (rounds > 0) time.waits += exposed(group, {work, time.tokens, rounds, backward});
+    }
+    if (neighbours > 1) time.waits += 2 * exchange(time.tokens, neighbours);
+    return time;
+  }
 
   double pair_flops() const { return 4 * static_cast<double>(layer_.heads.query_columns()); }
 
@@ -136,13 +181,10 @@ class Pricer {
   const Machine& machine_;
   const Layer& layer_;
   const PriceOptions& options_;
+  std::vector<RankTime> inside_;        // of groups inside nodes
+  std::vector<const Group*> crossing_;  // the others
+  std::vector<double> tokens_;
 };
-
-double attention_of(const RankTime& time, bool fills) {
-  const double waits = time.waits_inside + time.waits_between;
-  const double all = time.compute + time.local + waits;
-  return fills ? all - std::min(waits, time.local) : all;
-}
 
 /// Of the slowest rank.
 struct RemapTime {
@@ -197,85 +239,97 @@ std::vector<int64_t> rounded(const std::vector<double>& values) {
   return counts;
 }
 
-/// Linear modules and moves of tokens, in the way that the options say or that is cheapest. A third
-/// of a product is for its weights, which nobody waits for: behind it stands one of the two moves
-/// of a backward of the residual stream.
-void add_linear(const Plan& plan, const std::vector<double>& tokens, const Machine& machine,
-                const Layer& layer, const PriceOptions& options, Price& price) {
+/// Linear modules where tokens are moved in one way.
+struct Linear {
+  Remapping remapping = Remapping::kNone;
+  double even = 0, per_token = 0;  // seconds of every rank, and for each of its tokens in attention
+  double remap = 0;
+};
+
+/// In each of the ways that the options allow. A third of a product is for its weights, which
+/// nobody waits for: behind it stands one of the two moves of a backward of the residual stream.
+std::vector<Linear> linear_ways(const Plan& plan, const std::vector<double>& tokens,
+                                const Machine& machine, const Layer& layer,
+                                const PriceOptions& options) {
   const double most = *std::ranges::max_element(tokens);
   const double even = std::ceil(std::accumulate(tokens.begin(), tokens.end(), 0.0) /
                                 static_cast<double>(tokens.size()));
   const double per_flop = 3 / machine.linear_flops;
   const double of_attention = per_flop * layer.attention_linear_flops_per_token;
   const double of_others = per_flop * layer.linear_flops_per_token - of_attention;
-  const auto take = [&](Remapping remapping) {
-    price.remapping = remapping;
-    const double attended = of_attention * (remapping == Remapping::kQkv ? even : most);
-    const double others = of_others * (remapping == Remapping::kNone ? most : even);
-    price.linear_slowest = attended + others;
-    price.remap = 0;
-    if (remapping == Remapping::kNone) return;
+  const auto in = [&](Remapping remapping) -> Linear {
+    if (remapping == Remapping::kNone) return {remapping, 0, of_attention + of_others, 0};
     const RemapTime time = remap_time(plan, rounded(tokens), machine, layer, remapping);
-    price.remap = time.transfers + time.copies;
-    if (remapping == Remapping::kResidual)
-      price.remap -=
-          std::min(time.transfers / 4, attended / 3) + std::min(time.transfers / 4, others / 3);
+    const double moves = time.transfers + time.copies;
+    if (remapping == Remapping::kQkv)
+      return {remapping, (of_attention + of_others) * even, 0, moves};
+    const double hidden = std::min(time.transfers / 4, of_attention * most / 3) +
+                          std::min(time.transfers / 4, of_others * even / 3);
+    return {remapping, of_others * even, of_attention, moves - hidden};
   };
-  take(options.remaps ? Remapping::kNone : options.remapping);
-  if (!options.remaps) return;
-  for (const Remapping remapping : {Remapping::kQkv, Remapping::kResidual}) {
-    if (remapping == Remapping::kResidual && !options.whole_rows) continue;
-    const Price cheapest = price;
-    take(remapping);
-    if (!(price.layer() < cheapest.layer())) price = cheapest;
-  }
+  if (!options.remaps) return {in(options.remapping)};
+  std::vector<Linear> ways = {in(Remapping::kNone), in(Remapping::kQkv)};
+  if (options.whole_rows) ways.push_back(in(Remapping::kResidual));
+  return ways;
 }
 
-/// But for linear modules.
-Price attention_price(const Plan& plan, const Machine& machine, const Layer& layer,
-                      const PriceOptions& options) {
-  const Pricer pricer(plan, machine, layer, options);
-  std::vector<RankTime> times(static_cast<size_t>(plan.grid.ranks()));
-  for (const Group& group : plan.groups) {
-    const GroupTime time = pricer.group_time(group);
-    for (const int32_t rank : group.ranks) {
-      RankTime& own = times[static_cast<size_t>(rank)];
-      (group.ranks.size() == 1 ? own.local : own.compute) += time.compute;
-      (group.zone == Zone::kInter ? own.waits_between : own.waits_inside) += time.waits;
+/// The whole price of a plan in one way after the other to get keys between nodes.
+class LayerPricer {
+ public:
+  LayerPricer(const Plan& plan, const Machine& machine, const Layer& layer,
+              const PriceOptions& options)
+      : attention_(plan, machine, layer, options),
+        linear_(linear_ways(plan, attention_.tokens(), machine, layer, options)) {}
+
+  /// With the cheapest of the ways in which tokens may move, the first of equals.
+  Price price() const {
+    std::vector<double> seconds;
+    Price best = attention_.price(seconds);
+    for (const Linear& way : linear_)
+      if (const Price price = with(best, seconds, way);
+          &way == &linear_.front() || price.layer() < best.layer())
+        best = price;
+    return best;
+  }
+
+  /// Takes that one of `count` ways in which a layer takes least time, the first of equals.
+  template <class Take>
+  Price cheapest(size_t count, const Take& take) const {
+    size_t best = 0;
+    Price least;
+    for (size_t way = 0; way < count; ++way) {
+      take(way);
+      const Price cost = price();
+      if (way > 0 && !(cost.layer() < least.layer())) continue;
+      least = cost;
+      best = way;
     }
+    take(best);
+    return least;
   }
-  Price price;
-  for (const RankTime& time : times) {
-    const double seconds = attention_of(time, options.fills);
-    price.attention_slowest = std::max(price.attention_slowest, seconds);
-    price.attention_mean += seconds / static_cast<double>(times.size());
-    const double computing = time.compute + time.local;
-    price.computing_slowest = std::max(price.computing_slowest, computing);
-    price.computing_mean += computing / static_cast<double>(times.size());
-  }
-  return price;
-}
 
-/// Of attention, by rank.
-std::vector<double> shares_of_tokens(const Plan& plan) {
-  std::vector<double> tokens(static_cast<size_t>(plan.grid.ranks()), 0);
-  for (const Group& group : plan.groups) {
-    double share = 0;
-    for (const int32_t document : group.documents)
-      share += static_cast<double>(plan.lengths[static_cast<size_t>(document)]);
-    share /= static_cast<double>(group.ranks.size());
-    for (const int32_t rank : group.ranks) tokens[static_cast<size_t>(rank)] += share;
+ private:
+  Price with(Price price, const std::vector<double>& seconds, const Linear& way) const {
+    price.remapping = way.remapping;
+    price.remap = way.remap;
+    price.slowest = price.linear_slowest = 0;
+    for (size_t rank = 0; rank < seconds.size(); ++rank) {
+      const double linear = way.even + way.per_token * attention_.tokens()[rank];
+      price.linear_slowest = std::max(price.linear_slowest, linear);
+      price.slowest = std::max(price.slowest, seconds[rank] + linear);
+    }
+    return price;
   }
-  return tokens;
-}
+
+  AttentionPricer attention_;
+  std::vector<Linear> linear_;
+};
 
 }  // namespace
 
 Price price(const Plan& plan, const Machine& machine, const Layer& layer,
             const PriceOptions& options) {
-  Price price = attention_price(plan, machine, layer, options);
-  add_linear(plan, shares_of_tokens(plan), machine, layer, options, price);
-  return price;
+  return LayerPricer(plan, machine, layer, options).price();
 }
 
 bool crosses_nodes(const Plan& plan) {
@@ -299,23 +353,21 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
 
 Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
                    const PriceOptions& options) {
-  const bool crosses = crosses_nodes(plan);
-  const auto priced = [&](int64_t head_ranks) {
-    plan.head_ranks = head_ranks;
-    return attention_price(plan, machine, layer, options);
-  };
-  int64_t best = options.head_ranks.front();
-  Price least = priced(best);
-  for (size_t at = 1; at < options.head_ranks.size() && crosses; ++at) {
-    const Price cost = priced(options.head_ranks[at]);
-    if (!(cost.attention_slowest < least.attention_slowest)) continue;
-    least = cost;
-    best = options.head_ranks[at];
-  }
-  plan.head_ranks = best;
-  // Tokens of ranks are the same.
-  add_linear(plan, shares_of_tokens(plan), machine, layer, options, least);
-  return least;
+  const std::vector<int64_t>& all = options.head_ranks;
+  plan.head_ranks = all.front();
+  const size_t tried = crosses_nodes(plan) ? all.size() : 1;
+  return LayerPricer(plan, machine, layer, options).cheapest(tried, [&](size_t at) {
+    plan.head_ranks = all[at];
+  });
+}
+
+void choose_way(Plan& plan, const Machine& machine, const Layer& layer, const PriceOptions& options,
+                std::span<const Way> ways) {
+  LayerPricer(plan, machine, layer, options).cheapest(ways.size(), [&](size_t at) {
+    plan.proxies = ways[at].proxies;
+    plan.pieces = ways[at].pieces;
+    plan.rotations = ways[at].rotations;
+  });
 }
 
 Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,

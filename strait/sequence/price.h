@@ -17,14 +17,21 @@ inline constexpr double kBackwardWork = 2.5;
 
 /// Rates of a rank and its links.
 struct Machine {
-  double attention_flops = 1e12;       // of a rank, per second, on long runs of tokens
-  double half_rate_tokens = 0;         // length of a document, split or not, at half of it
+  double attention_flops = 1e12;       // of a rank, per second, on whole tiles
+  double tile_tokens = 0;              // of which a chunk's diagonal ones are worked on whole
   double linear_flops = 1e12;          // of a rank, in matrix products
   RouteLinks links;                    // seconds per byte and message of one link
   int64_t links_of_node = 1;           // between nodes
   double memory_bytes_per_second = 0;  // copies of a rank, read and written; 0: they take no time
-  double flops_at(double tokens) const {
-    return attention_flops * tokens / (tokens + half_rate_tokens);
+  double call_pairs = 0;               // pairs of queries and keys that take as long as a call
+
+  /// What a head's attention to a document costs each of the `members` of its ring, in pairs: the
+  /// causal ones, those that diagonal tiles hold beside them, and the calls, of which there are two
+  /// in every round and three in the one of own keys.
+  double worked_pairs(double length, double members) const {
+    const double chunk = members > 1 ? length / (2 * members) : length;
+    return length / members * (length + (chunk < tile_tokens ? chunk : tile_tokens)) / 2 +
+           call_pairs * (members > 1 ? 2 * members + 1 : 1);
   }
 };
 
@@ -56,9 +63,12 @@ struct Price {
   Remapping remapping = Remapping::kNone;
   double remap = 0;  // of its transfers and the copies before and behind them
   double linear_slowest = 0;
-  double layer() const { return attention_slowest + remap + linear_slowest; }
+  double slowest = 0;  // over ranks: attention and linear modules
+  double layer() const { return slowest + remap; }
 };
-/// Shares of a document on a ring count as even. Cost: O(documents + sum of group sizes).
+/// A rank that has less attention than others may have more of the rest: ranks wait for each other
+/// in rings alone. Shares of a document on a ring count as even. Cost: O(documents + sum of group
+/// sizes).
 Price price(const Plan& plan, const Machine& machine, const Layer& layer,
             const PriceOptions& options);
 
@@ -72,9 +82,18 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
                                     const RankGrid& grid, int64_t capacity_tokens);
 
 /// Gives the plan that of PriceOptions::head_ranks which costs least, the first of equals, and the
-/// first where no ring crosses nodes. Cost: that of price and, for each, of attention.
+/// first where no ring crosses nodes. Cost: as choose_way.
 Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
                    const PriceOptions& options);
+
+/// How keys go from one node to another: Plan's members of these names.
+struct Way {
+  int64_t proxies = 1, pieces = 1, rotations = 1;
+};
+/// Gives the plan that one of `ways` in which a layer takes least time, the first of equals; at
+/// least one. Cost: that of price and, for each, of the rings that cross nodes.
+void choose_way(Plan& plan, const Machine& machine, const Layer& layer, const PriceOptions& options,
+                std::span<const Way> ways);
 
 struct Choice {
   Plan plan;

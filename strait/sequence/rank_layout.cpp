@@ -80,13 +80,15 @@ void add_rows(const Held& held, RankLayout& layout) {
 void remap_rows(const Plan& plan, int64_t rank, RankLayout& layout) {
   const Remap remap = remap_of(plan);
   layout.linear_rows = remap.targets[static_cast<size_t>(rank)];
+  std::vector<int32_t> read = {static_cast<int32_t>(rank)};
   for (const Move& move : remap.moves) {
     if (move.from == rank)
       layout.moved.push_back({move.to, true, move.from_row, move.from_row + move.tokens});
-    if (move.to == rank)
-      layout.moved.push_back({move.from, false, move.to_row, move.to_row + move.tokens});
+    if (move.to != rank) continue;
+    layout.moved.push_back({move.from, false, move.to_row, move.to_row + move.tokens});
+    read.push_back(move.from);
   }
-  layout.held = linear_layout(attention_layout(plan), remap)[static_cast<size_t>(rank)];
+  layout.held = linear_rows(attention_layout(plan, read), remap, rank);
   int64_t row = 0;
   for (const Held& held : layout.held)
     for (int64_t position = held.span.begin; position < held.span.end; ++position, ++row)

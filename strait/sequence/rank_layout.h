@@ -53,6 +53,8 @@ struct RankGroup {
 struct EngineStep {
   int64_t group = 0, round = 0;
   OwnPairs pairs = OwnPairs::kAll;
+  /// Whether it is the first of its group.
+  bool begins() const { return round == 0 && pairs != OwnPairs::kWithin; }
   bool operator==(const EngineStep&) const = default;
 };
 

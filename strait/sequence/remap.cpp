@@ -133,15 +133,21 @@ LevelTraffic remap_traffic(const Plan& plan, const Layer& layer) {
   return all;
 }
 
-Layout linear_layout(const Layout& attention, const Remap& remap) {
-  Layout linear(attention.size());
-  for (size_t rank = 0; rank < attention.size(); ++rank)
-    linear[rank] = rows_of(attention[rank], 0, remap.targets[rank]);
+std::vector<Held> linear_rows(const Layout& attention, const Remap& remap, int64_t rank) {
+  const auto at = static_cast<size_t>(rank);
+  std::vector<Held> rows = rows_of(attention[at], 0, remap.targets[at]);
   for (const Move& move : remap.moves) {
-    std::vector<Held>& to = linear[static_cast<size_t>(move.to)];
-    ensure(count_of(to) == move.to_row, "a remap leaves a hole");
-    append(to, rows_of(attention[static_cast<size_t>(move.from)], move.from_row, move.tokens));
+    if (move.to != rank) continue;
+    ensure(count_of(rows) == move.to_row, "a remap leaves a hole");
+    append(rows, rows_of(attention[static_cast<size_t>(move.from)], move.from_row, move.tokens));
   }
+  return rows;
+}
+
+Layout linear_layout(const Layout& attention, const Remap& remap) {
+  Layout linear;
+  for (int64_t rank = 0; rank < std::ssize(attention); ++rank)
+    linear.push_back(linear_rows(attention, remap, rank));
   return linear;
 }
 

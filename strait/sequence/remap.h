@@ -40,6 +40,9 @@ int64_t moved_numbers(Remapping remapping, const Layer& layer);
 /// Bytes of one layer's moves, exact.
 LevelTraffic remap_traffic(const Plan& plan, const Layer& layer);
 
+/// What a rank holds behind the moves. Reads its rows of attention and those of ranks that give to
+/// it.
+std::vector<Held> linear_rows(const Layout& attention, const Remap& remap, int64_t rank);
 /// What every rank holds behind the moves, and before them.
 Layout linear_layout(const Layout& attention, const Remap& remap);
 Layout inverse_layout(const Layout& linear, const Remap& remap);

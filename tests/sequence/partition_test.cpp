@@ -92,7 +92,11 @@ TEST(PartitionTest, TenThousandRandomBatches) {
     check_layout(linear, batch.lengths);
     ASSERT_EQ(inverse_layout(linear, remap), attention);
     ASSERT_EQ(find_circle(plan, meetings(plan)), "");
-    for (const Group& group : plan.groups) ++zones[static_cast<int>(group.zone)];
+    std::set<std::vector<int32_t>> members;
+    for (const Group& group : plan.groups) {
+      ++zones[static_cast<int>(group.zone)];
+      ASSERT_TRUE(members.insert(group.ranks).second) << "two rings of the same ranks";
+    }
     if (HasFatalFailure()) return;
   }
   for (const int64_t groups : zones) EXPECT_GT(groups, test::repetitions(1000, 30));
@@ -109,6 +113,18 @@ TEST(PartitionTest, ShortDocumentsStayWholeAndALoneOneIsARingOfAll) {
   EXPECT_EQ(alone.groups[0].ranks, (std::vector<int32_t>{0, 1, 2, 3}));
   const Plan even = baseline_plan(std::vector<int64_t>{9000}, options, Baseline::kEven);
   EXPECT_EQ(plan_hash(alone), plan_hash(even));
+}
+
+/// Fifty short documents on the same two ranks are one ring, whose keys travel in one message.
+TEST(PartitionTest, DocumentsOfTheSameRanksTravelTogether) {
+  std::vector<int64_t> lengths(50, 60);
+  lengths.push_back(20);
+  const Plan plan = partition(lengths, {{1, 2}, 4000, 50, 100});
+  ASSERT_EQ(plan.groups.size(), 2u);
+  EXPECT_EQ(plan.groups[0].ranks, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(plan.groups[0].documents.size(), 50u);
+  EXPECT_TRUE(std::ranges::is_sorted(plan.groups[0].documents));
+  EXPECT_EQ(plan.groups[1].documents, (std::vector<int32_t>{50}));
 }
 
 /// Z15: two ring ids in another order on one rank.

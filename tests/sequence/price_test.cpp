@@ -56,6 +56,21 @@ TEST(PriceTest, WorkIsThatOfTheDocumentHoweverItIsSplit) {
   }
 }
 
+/// Chunks of a token each: calls for them cost more than their pairs do.
+TEST(PriceTest, ShortChunksCostTheirCalls) {
+  Machine machine{1e9, 64, 1e9, {}, 1};
+  machine.call_pairs = 100;
+  const Layer layer{{4, 4, 4}, {4, 4}, 10};
+  const double pair_seconds = 3.5 * 4 * 16 / 1e9;
+  const auto computing = [&](int64_t ranks) {
+    const Plan plan = baseline_plan(std::vector<int64_t>{16}, {{1, ranks}, 16, 1, 1},
+                                    ranks == 1 ? Baseline::kPacked : Baseline::kEven);
+    return price(plan, machine, layer, {}).computing_slowest;
+  };
+  EXPECT_NEAR(computing(1), pair_seconds * (16 * 32 / 2 + 100), 1e-12);
+  EXPECT_NEAR(computing(8), pair_seconds * (2 * 17 / 2 + 100 * 17), 1e-12);
+}
+
 /// The cheapest, and where no ring crosses nodes the first.
 TEST(PriceTest, HeadsAreExchangedWhereThatIsCheaper) {
   const Layer layer{{4, 4, 4}, {4, 4}, 10};

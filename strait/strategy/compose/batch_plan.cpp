@@ -19,9 +19,12 @@
 namespace strait::strategy {
 namespace {
 
-/// Length of a document at which attention has half its rate: that of a tile, as each query's
-/// diagonal one is worked on whole, on whichever rank (sequence/worked_pairs.h).
-constexpr double kHalfRateTokens = 64;
+/// Each query's diagonal tile is worked on whole, on whichever rank (sequence/worked_pairs.h).
+constexpr double kTileTokens = 64;
+
+/// Pairs of a head that take as long as one call of its attention to some keys: 1 to 2 us forward
+/// and backward where attention does 40 GFLOP/s in heads of 64.
+constexpr double kCallPairs = 100;
 
 /// Plans count what a backward does of its forward again. The cluster's rate counts it as two
 /// forwards.
@@ -166,7 +169,8 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   machine_.attention_flops = cluster.attention_flops_per_second(dtype) * kWorkOfCounted;
   machine_.linear_flops = cluster.model_flops_per_second(dtype);
   machine_.memory_bytes_per_second = cluster.memory_bytes_per_second;
-  machine_.half_rate_tokens = kHalfRateTokens;
+  machine_.tile_tokens = kTileTokens;
+  machine_.call_pairs = kCallPairs;
   machine_.links = links_of(cluster, axis, grid);
   layer_ = {{extent.heads, extent.kv_heads, extent.head_width},
             {dtype_bytes(dtype), std::max<int64_t>(4, dtype_bytes(dtype))},
@@ -246,8 +250,8 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
 }
 
 /// Proxies and pieces, orders of key heads, or orders over proxies of their own.
-std::vector<BatchPlanner::Way> BatchPlanner::ways() const {
-  std::vector<Way> ways;
+std::vector<sequence::Way> BatchPlanner::ways() const {
+  std::vector<sequence::Way> ways;
   const auto add_proxies = [&](int64_t number, int64_t rotations) {
     for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
       ways.push_back({number, pieces, rotations});
@@ -271,21 +275,10 @@ std::vector<BatchPlanner::Way> BatchPlanner::ways() const {
 void BatchPlanner::route(sequence::Plan& plan) const {
   if (plan.head_ranks > 1 || !sequence::crosses_nodes(plan)) return;
   if (most_proxies_ == 1 && most_rotations_ == 1 && most_both_ == 1) return;
-  const auto take = [&](const Way& way) {
-    plan.proxies = way.proxies;
-    plan.pieces = way.pieces;
-    plan.rotations = way.rotations;
-    return sequence::price(plan, machine_, layer_, {.fills = fills_}).attention_slowest;
-  };
-  const std::vector<Way> all = ways();
-  Way best = all.front();
-  double least = take(best);
-  for (const Way& way : std::span(all).subspan(1))
-    if (const double seconds = take(way); seconds < least) {
-      least = seconds;
-      best = way;
-    }
-  take(best);
+  sequence::PriceOptions options = price_options();
+  options.routes = false;
+  options.rotations = 1;
+  sequence::choose_way(plan, machine_, layer_, options, ways());
 }
 
 std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t> lengths) const {
@@ -294,7 +287,8 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
   plan->row_split = row_split_;
   route(*plan);
   plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
-  if (const int64_t most = sequence::most_tokens(*plan); most > options_.capacity_tokens) {
+  if (!sequence::fits(*plan, options_.capacity_tokens)) {
+    const int64_t most = sequence::most_tokens(*plan);
     ErrorPlace place;
     place.key = "sequence.capacity_tokens";
     throw UserError(

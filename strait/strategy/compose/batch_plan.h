@@ -40,10 +40,7 @@ class BatchPlanner {
   sequence::PriceOptions price_options() const;
   void decide_heads(const SequenceOptions& options, const sequence::RankGrid& grid);
   void decide_routing(const std::string& text, const sequence::RankGrid& grid);
-  struct Way {
-    int64_t proxies = 1, pieces = 1, rotations = 1;
-  };
-  std::vector<Way> ways() const;
+  std::vector<sequence::Way> ways() const;
   void route(sequence::Plan& plan) const;
   sequence::Plan made(std::span<const int64_t> lengths) const;
 

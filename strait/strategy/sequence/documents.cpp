@@ -171,7 +171,7 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
     const int64_t number = step.round;
     const bool within = step.pairs == sequence::OwnPairs::kWithin;
     prepare(step, ops);
-    if (heads_.exchanges(group) && number == 0 && !within)
+    if (heads_.exchanges(group) && step.begins())
       heads_.place(attention, RemapStep::kPlaceAttentionGradient, group, {}, ops);
     ops.push_back(round(attention, step));
     const Chunks part = number == 0 ? Chunks{own_gradient(group)} : this->part(group, number);
@@ -237,8 +237,7 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
   mark(op, group, step.round);
   if (!forward) op.attributes.push_back(static_cast<int64_t>(step.pairs));
   if (heads_.exchanges(group)) {
-    const bool first = step.round == 0 && step.pairs != sequence::OwnPairs::kWithin;
-    heads_.attend(op, attention, group, first);
+    heads_.attend(op, attention, group, step.begins());
   } else {
     const auto& order = forward ? layout_.order : layout_.backward_order;
     rounds_.attend(op, attention, step == layout_.first_of_rows(order));
