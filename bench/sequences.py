@@ -83,12 +83,12 @@ def rate_of(options, threshold):
 
 
 def predicted_batch(run_dir):
-    """Seconds of the step whose batch a run's prediction is for: of all its batches the one whose attention is to take the
+    """Seconds of the step whose batch a run's prediction is for: of all its batches the one whose layers are to take the
     median of the predicted times. None where batches are not planned."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     if "sequence_plan" not in lines[0]:
         return None
-    tried = sorted((line["sequence_plan"]["predicted"]["slowest_seconds"], at) for at, line in enumerate(lines))
+    tried = sorted((line["sequence_plan"]["predicted"]["layers_seconds"], at) for at, line in enumerate(lines))
     return lines[tried[len(tried) // 2][1]]["seconds"]
 
 

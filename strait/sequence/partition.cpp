@@ -46,7 +46,7 @@ class Attempt {
         options_(options),
         order_(batch.longest_first),
         ranks_(static_cast<size_t>(options.grid.ranks()), {0, options.capacity_tokens}) {
-    for (const int64_t length : lengths_) squares_ += square(length);
+    for (const int64_t length : lengths_) squares_ += work_of(length);
     plan_.grid = options.grid;
     plan_.lengths.assign(lengths_.begin(), lengths_.end());
   }
@@ -62,7 +62,7 @@ class Attempt {
       const bool split = node < 0 || (length > split_between && others_are_lighter(node, length));
       if (split && between(document, split_between)) continue;
       if (node < 0) return length;
-      nodes_.take(node, square(length), length);
+      nodes_.take(node, work_of(length), length);
       in_node_[static_cast<size_t>(node)].push_back(document);
     }
     return 0;
@@ -95,17 +95,20 @@ class Attempt {
   }
 
  private:
+  double work_of(int64_t length) const {
+    return square(length) + options_.token_squares * static_cast<double>(length);
+  }
   int64_t length_of(int32_t document) const { return lengths_[static_cast<size_t>(document)]; }
 
   void take(Bucket& bucket, int64_t length, int64_t ring) const {
-    bucket.squares += square(length) / static_cast<double>(ring);
+    bucket.squares += work_of(length) / static_cast<double>(ring);
     bucket.room -= most_of_ring(length, ring);
   }
 
   /// Whether splitting over nodes evens them out: placed whole, the node would stand above the
   /// mean.
   bool others_are_lighter(int32_t node, int64_t length) const {
-    return options_.grid.nodes > 1 && nodes_[node].squares + square(length) >
+    return options_.grid.nodes > 1 && nodes_[node].squares + work_of(length) >
                                           squares_ / static_cast<double>(options_.grid.nodes);
   }
 
@@ -115,7 +118,7 @@ class Attempt {
     if (grid.nodes == 1) return false;
     const int64_t needed = ceil_div(length, grid.per_node * options_.capacity_tokens);
     const int64_t even = static_cast<int64_t>(
-        std::ceil(square(length) * static_cast<double>(grid.nodes) / squares_));
+        std::ceil(work_of(length) * static_cast<double>(grid.nodes) / squares_));
     const int64_t hidden = std::max<int64_t>(2, 2 * length / std::max<int64_t>(1, split_between));
     int64_t count = std::clamp(std::max(needed, std::min(even, hidden)), int64_t{2}, grid.nodes);
     for (; count <= grid.nodes; ++count) {
@@ -124,7 +127,7 @@ class Attempt {
       if (nodes.empty()) continue;
       Group group{.zone = Zone::kInter, .documents = {document}};
       for (const int32_t node : nodes) {
-        nodes_.take(node, square(length) / static_cast<double>(count), share * grid.per_node);
+        nodes_.take(node, work_of(length) / static_cast<double>(count), share * grid.per_node);
         for (int64_t rank = node * grid.per_node; rank < (node + 1) * grid.per_node; ++rank) {
           group.ranks.push_back(static_cast<int32_t>(rank));
           take(ranks_[static_cast<size_t>(rank)], length, ring);

@@ -1,5 +1,5 @@
 // The partition of a batch into zones and its two levels of buckets: nodes, then ranks, balanced by
-// squares of lengths under a capacity in tokens.
+// squares of lengths, or by these and tokens, under a capacity in tokens.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,9 @@ struct PartitionOptions {
   /// Longer documents are split inside a node, or between nodes where another one is less loaded.
   /// Below these lengths a split cannot hide its transfers.
   int64_t split_inside = 1, split_between = 1;
+  /// What a token has to do outside of attention, in squares of lengths: loads are balanced by
+  /// both.
+  double token_squares = 0;
 };
 
 /// Longest first. A document goes to the node with the smallest sum of squares that

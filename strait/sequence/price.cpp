@@ -16,6 +16,11 @@ namespace {
 
 constexpr int64_t kMostPieces = 8;
 
+/// Of a forward.
+double pair_flops(const Layer& layer) {
+  return 4 * static_cast<double>(layer.heads.query_columns());
+}
+
 /// Of one rank, both phases.
 struct RankTime {
   double compute = 0;  // split documents
@@ -94,7 +99,8 @@ class AttentionPricer {
       length += own;
     }
     GroupTime time{.tokens = length / static_cast<double>(group.ranks.size())};
-    const double round = pair_flops() / neighbours * pairs / members / machine_.attention_flops;
+    const double round =
+        pair_flops(layer_) / neighbours * pairs / members / machine_.attention_flops;
     const double rounds = group.ranks.size() > 1 ? members - 1 : 0;
     for (const bool backward : {false, true}) {
       const double work = backward ? kBackwardWork * round : round;
@@ -104,8 +110,6 @@ class AttentionPricer {
     if (neighbours > 1) time.waits += 2 * exchange(time.tokens, neighbours);
     return time;
   }
-
-  double pair_flops() const { return 4 * static_cast<double>(layer_.heads.query_columns()); }
 
   /// Seconds for which compute waits.
   double exposed(const Group& group, const Phase& phase) const {
@@ -351,6 +355,12 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
           threshold(2 * static_cast<double>(grid.per_node), machine.links.between_byte_seconds)};
 }
 
+double token_squares(const Machine& machine, const Layer& layer) {
+  const double of_token = 3 * layer.linear_flops_per_token / machine.linear_flops;
+  const double of_square = (1 + kBackwardWork) * pair_flops(layer) / 2 / machine.attention_flops;
+  return of_token / of_square;
+}
+
 Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
                    const PriceOptions& options) {
   const std::vector<int64_t>& all = options.head_ranks;
@@ -377,8 +387,17 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
   std::exception_ptr refusal;
   const auto consider = [&](Plan plan, const std::string& name) {
     const Price cost = choose_heads(plan, machine, layer, price_options);
-    if (best.name.empty() || cost.layer() < best.price.layer())
-      best = {std::move(plan), cost, name};
+    if (!best.name.empty() && !(cost.layer() < best.price.layer())) return false;
+    best = {std::move(plan), cost, name};
+    return true;
+  };
+  PartitionOptions cheapest = options;
+  const auto place = [&](const PartitionOptions& trial) {
+    try {
+      if (consider(partition(batch, trial), "zones")) cheapest = trial;
+    } catch (const UserError&) {
+      if (!refusal) refusal = std::current_exception();
+    }
   };
   std::set<std::pair<int64_t, int64_t>> tried;
   const auto zones = [&](double inside, double between) {
@@ -388,12 +407,7 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
     };
     trial.split_inside = scaled(options.split_inside, inside);
     trial.split_between = scaled(options.split_between, between);
-    if (!tried.emplace(trial.split_inside, trial.split_between).second) return;
-    try {
-      consider(partition(batch, trial), "zones");
-    } catch (const UserError&) {
-      if (!refusal) refusal = std::current_exception();
-    }
+    if (tried.emplace(trial.split_inside, trial.split_between).second) place(trial);
   };
   const auto used = [&](int64_t neighbours) {
     return static_cast<double>(std::min(neighbours, machine.links_of_node));
@@ -405,6 +419,8 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
     zones(1, factor / first);
   }
   for (const int64_t neighbours : price_options.head_ranks) zones(1, 1 / used(neighbours));
+  cheapest.token_squares = token_squares(machine, layer);
+  if (cheapest.token_squares > 0) place(cheapest);
   for (int i = 0; i < kNumBaselines; ++i) {
     const Baseline baseline = static_cast<Baseline>(i);
     const bool ring = baseline != Baseline::kGathered && baseline != Baseline::kHeads;

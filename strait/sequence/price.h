@@ -81,6 +81,10 @@ double hiding_tokens(const Machine& machine, const Layer& layer, double byte_sec
 PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
                                     const RankGrid& grid, int64_t capacity_tokens);
 
+/// How much longer a token of linear modules takes than a pair of a long document's square, forward
+/// and backward: of a document of so many tokens both take as long.
+double token_squares(const Machine& machine, const Layer& layer);
+
 /// Gives the plan that of PriceOptions::head_ranks which costs least, the first of equals, and the
 /// first where no ring crosses nodes. Cost: as choose_way.
 Price choose_heads(Plan& plan, const Machine& machine, const Layer& layer,
@@ -100,8 +104,9 @@ struct Choice {
   Price price;
   std::string name;  // "zones" or the baseline's
 };
-/// The cheapest of the partition with these thresholds, with each of them halved or doubled, and of
-/// the baselines that the capacity holds (heads only where they divide). Ties: the first of these.
+/// The cheapest of the partition with these thresholds, with each of them halved or doubled, with
+/// the cheapest of these by squares and tokens (token_squares), and of the baselines that the
+/// capacity holds (heads only where they divide). Ties: the first of these.
 /// Each by choose_heads. Rings of neighbours that exchange heads carry as much over a link each as
 /// one does over one, which lowers the threshold between nodes: tried for every number of them.
 /// UserError of partition where the capacity holds none of them.

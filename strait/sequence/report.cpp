@@ -289,7 +289,8 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
        {"predicted", Json::object({{"slowest_seconds", seconds(price.attention_slowest)},
                                    {"mean_seconds", seconds(price.attention_mean)},
                                    {"computing_slowest_seconds", seconds(price.computing_slowest)},
-                                   {"computing_mean_seconds", seconds(price.computing_mean)}})},
+                                   {"computing_mean_seconds", seconds(price.computing_mean)},
+                                   {"layers_seconds", seconds(price.layer())}})},
        {"routing",
         Json::object(
             {{"proxies", plan.proxies}, {"pieces", plan.pieces}, {"rotations", plan.rotations}})},

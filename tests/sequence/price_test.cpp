@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "strait/data/lengths.h"
@@ -140,6 +141,50 @@ TEST(PriceTest, RemappedTokensCostTheirMovesAndWhatStaysUneven) {
   }
   EXPECT_EQ(taken,
             (std::vector<Remapping>{Remapping::kQkv, Remapping::kResidual, Remapping::kNone}));
+}
+
+/// Ranks of no common ring wait for nobody: who attends longest may have fewer tokens than others.
+TEST(PriceTest, ALayerTakesAsLongAsTheRankThatHasMostToDo) {
+  const RankGrid grid{1, 2};
+  const Machine machine{1e9, 0, 1e6, {1, 0, 0, 0}, 1};
+  const Layer layer{{8, 2, 4}, {4, 4}, 100};
+  const std::vector<int64_t> lengths = {900, 300, 300, 300, 300};
+  Plan plan{
+      grid, lengths, {{.ranks = {0}, .documents = {0}}, {.ranks = {1}, .documents = {1, 2, 3, 4}}}};
+  const double square = 3.5 * 2 * 32 / 1e9, token = 3 * 100 / 1e6;
+  const Price cost = price(plan, machine, layer, {});
+  EXPECT_NEAR(cost.attention_slowest, square * 900 * 900, 1e-12);
+  EXPECT_NEAR(cost.linear_slowest, token * 1200, 1e-12);
+  EXPECT_NEAR(cost.layer(), std::max(square * 810000 + token * 900, square * 360000 + token * 1200),
+              1e-12);
+  EXPECT_LT(cost.layer(), 0.9 * (cost.attention_slowest + cost.linear_slowest));
+}
+
+/// Where tokens move at no price that pays, ranks have as much to do without any that moves.
+TEST(PriceTest, TokensCountInTheBalance) {
+  Machine machine = published_machine();
+  machine.links.between_byte_seconds *= 100;
+  machine.links.inside_byte_seconds *= 100;
+  const Layer layer = published_layer();
+  const RankGrid grid{1, 8};
+  const double tokens = token_squares(machine, layer);
+  // Of a document of so many tokens attention and the rest take as long.
+  const auto length = static_cast<int64_t>(std::llround(tokens));
+  machine.tile_tokens = 0;
+  const Price alone =
+      price(baseline_plan(std::vector<int64_t>{length}, {{1, 1}, length, 1, 1}, Baseline::kPacked),
+            machine, layer, {});
+  EXPECT_NEAR(alone.attention_slowest / alone.linear_slowest, 1, 1e-3);
+  double by_squares = 0, chosen = 0;
+  for (uint64_t number = 0; number < 20; ++number) {
+    const std::vector<int64_t> lengths =
+        LengthDistribution("corpus", 100 + number, 0.5, 8192).batch(0, 8 * 8192);
+    const PartitionOptions options{grid, 16384, 8192, 8192};
+    by_squares += price(partition(lengths, options), machine, layer, {.remaps = true}).layer();
+    chosen += choose(lengths, options, machine, layer, {.remaps = true, .rings_only = true})
+                  .price.layer();
+  }
+  EXPECT_LT(chosen, 0.9 * by_squares);
 }
 
 std::vector<int64_t> corpus_batch(uint64_t number, int64_t tokens, int64_t longest) {

@@ -100,7 +100,7 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   const std::vector<int64_t> lengths = {3000, 300, 50, 50, 50};
   const Plan plan = partition(lengths, options_of(1000));
   const Json json =
-      plan_json(plan, layer_of(), {.attention_slowest = 0.5, .attention_mean = 0.25}, 3);
+      plan_json(plan, layer_of(), {.attention_slowest = 0.5, .attention_mean = 0.25, .remap = 1, .slowest = 2}, 3);
   const auto count = [&](const char* zone) {
     return json.find("documents")->find(zone)->as_integer();
   };
@@ -119,6 +119,7 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   EXPECT_EQ(tokens("inter"), 3000);
   EXPECT_EQ(json.at("ranks").at("inter").at("pairs").size(), 8);
   EXPECT_EQ(json.find("predicted")->find("slowest_seconds")->as_number(), 3 * 0.5);
+  EXPECT_EQ(json.find("predicted")->find("layers_seconds")->as_number(), 3 * 3.0);
   EXPECT_EQ(json.at("bytes_between_nodes").at("forward").as_integer(),
             3 * plan_traffic(plan, layer_of()).between.forward);
   EXPECT_THAT(plan_text(json),

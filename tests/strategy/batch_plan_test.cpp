@@ -25,13 +25,13 @@ double processor_seconds() {
 
 /// Ranks of one sequence axis, eight on each node with four links.
 BatchPlanner planner_of(int64_t ranks, int64_t row_tokens, const std::string& engine,
-                        const std::string& head_ranks = "0") {
+                        const std::string& head_ranks = "0", const std::string& remap = "auto") {
   const Run run = parse_run(
       "[model]\nfamily = \"llama\"\n"
       "shape = { layers = 2, heads = 32, kv_heads = 8, width = 3200, ffn_width = 8640, "
       "context = 65536, bias = false, tied_head = false }\n"
       "[train]\nprecision = \"bf16\"\n[sequence]\nengine = \"" +
-          engine + "\"\nhead_ranks = \"" + head_ranks +
+          engine + "\"\nremap = \"" + remap + "\"\nhead_ranks = \"" + head_ranks +
           "\"\n[mesh]\naxes = { sequence = " + std::to_string(ranks) + " }\n",
       "test.toml");
   Cluster cluster;
@@ -48,24 +48,28 @@ TEST(BatchPlan, TenThousandDocumentsOn1024RanksTakeFiftyMilliseconds) {
   for (uint64_t i = 0; i < 10000; ++i) lengths.push_back(corpus.length(i));
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   // Rounding alone gives a rank up to two tokens per document when all are spread.
-  for (const char* head_ranks : {"0", "auto"}) {
-    const BatchPlanner planner =
-        planner_of(1024, 3 * tokens + 1024 * 20000, "zeppelin", head_ranks);
-    double best = 1e9;
-    for (int run = 0; run < 7; ++run) {
-      const double began = processor_seconds();
-      const auto plan = planner.plan(lengths);
-      const uint64_t hash = sequence::plan_hash(*plan);
-      const sequence::RankLayout layout = sequence::rank_layout(*plan, 0);
-      best = std::min(best, processor_seconds() - began);
-      EXPECT_NE(hash, 0u);
-      EXPECT_NE(plan->remapping, sequence::Remapping::kNone);
-      EXPECT_GT(plan->proxies * plan->rotations * plan->head_ranks, 1);
-      EXPECT_FALSE(layout.groups.empty());
+  for (const char* head_ranks : {"0", "auto"})
+    for (const std::string remap : {"auto", "qkv"}) {
+      const BatchPlanner planner =
+          planner_of(1024, 3 * tokens + 1024 * 20000, "zeppelin", head_ranks, remap);
+      double best = 1e9;
+      for (int run = 0; run < 7; ++run) {
+        const double began = processor_seconds();
+        const auto plan = planner.plan(lengths);
+        const uint64_t hash = sequence::plan_hash(*plan);
+        const sequence::RankLayout layout = sequence::rank_layout(*plan, 0);
+        best = std::min(best, processor_seconds() - began);
+        EXPECT_NE(hash, 0u);
+        if (remap == "qkv") {
+          EXPECT_EQ(plan->remapping, sequence::Remapping::kQkv);
+        }
+        EXPECT_GT(plan->proxies * plan->rotations * plan->head_ranks, 1);
+        EXPECT_FALSE(layout.groups.empty());
+      }
+      RecordProperty(std::string("milliseconds_") + head_ranks + "_" + remap,
+                     std::to_string(best * 1e3));
+      EXPECT_LT(best, 0.05 * test::kSlowdown) << head_ranks << " " << remap;
     }
-    RecordProperty(std::string("milliseconds_") + head_ranks, std::to_string(best * 1e3));
-    EXPECT_LT(best, 0.05 * test::kSlowdown) << head_ranks;
-  }
 }
 
 /// Whatever the engine would do with them, where the capacity holds them at all.

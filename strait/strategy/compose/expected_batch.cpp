@@ -121,7 +121,7 @@ ExpectedLengths expected_of(const BatchPlanner& planner, const std::vector<RowLe
     times.emplace_back(0, batch);
     for (size_t row = 0; row < widest.size(); ++row) {
       const auto plan = planner.plan(tried[batch][row]);
-      times.back().first = std::max(times.back().first, planner.price(*plan).attention_slowest);
+      times.back().first = std::max(times.back().first, planner.price(*plan).layer());
       widest[row] = std::max(widest[row], {most_rows(*plan), batch});
     }
   }
@@ -131,7 +131,7 @@ ExpectedLengths expected_of(const BatchPlanner& planner, const std::vector<RowLe
   RowLengths of_most;
   std::vector<double> seconds, tokens;
   for (size_t row = 0; row < widest.size(); ++row) {
-    seconds.push_back(planner.price(*planner.plan(standing[row])).attention_slowest);
+    seconds.push_back(planner.price(*planner.plan(standing[row])).layer());
     tokens.push_back(static_cast<double>(widest[row].first));
     of_most.push_back(tried[widest[row].second][row]);
   }

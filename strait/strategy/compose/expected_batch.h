@@ -24,7 +24,7 @@ using RowLengths = std::vector<std::vector<int64_t>>;
 /// Of the run's first batches: 32, or fewer where they have more than 512 rows together. Beyond 4
 /// rows some stand for others like them; the slowest, and that of most tokens, for themselves.
 struct ExpectedLengths {
-  RowLengths median;  // of one whose slowest row's attention takes the median of predicted times
+  RowLengths median;  // of one whose slowest row takes the median of predicted times
   RowLengths widest;  // of each row where a rank of it has most tokens, in attention and beside it
 };
 /// UserError (sequence.capacity_tokens, with its line) where a row of any of these batches is more
