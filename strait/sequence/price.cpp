@@ -243,11 +243,18 @@ std::vector<int64_t> rounded(const std::vector<double>& values) {
   return counts;
 }
 
-/// Linear modules where tokens are moved in one way.
+/// Linear modules where tokens are moved in one way: those before and behind attention, and the
+/// others, of a rank's own tokens or of even shares.
 struct Linear {
   Remapping remapping = Remapping::kNone;
-  double even = 0, per_token = 0;  // seconds of every rank, and for each of its tokens in attention
+  double of_attention = 0, of_others = 0;  // seconds of a token
+  double even = 0;                         // tokens
   double remap = 0;
+
+  double seconds(double tokens) const {
+    return of_attention * (remapping == Remapping::kQkv ? even : tokens) +
+           of_others * (remapping == Remapping::kNone ? tokens : even);
+  }
 };
 
 /// In each of the ways that the options allow. A third of a product is for its weights, which
@@ -255,21 +262,21 @@ struct Linear {
 std::vector<Linear> linear_ways(const Plan& plan, const std::vector<double>& tokens,
                                 const Machine& machine, const Layer& layer,
                                 const PriceOptions& options) {
-  const double most = *std::ranges::max_element(tokens);
-  const double even = std::ceil(std::accumulate(tokens.begin(), tokens.end(), 0.0) /
-                                static_cast<double>(tokens.size()));
   const double per_flop = 3 / machine.linear_flops;
   const double of_attention = per_flop * layer.attention_linear_flops_per_token;
   const double of_others = per_flop * layer.linear_flops_per_token - of_attention;
-  const auto in = [&](Remapping remapping) -> Linear {
-    if (remapping == Remapping::kNone) return {remapping, 0, of_attention + of_others, 0};
+  const double even = std::ceil(std::accumulate(tokens.begin(), tokens.end(), 0.0) /
+                                static_cast<double>(tokens.size()));
+  const auto in = [&](Remapping remapping) {
+    Linear way{remapping, of_attention, of_others, even};
+    if (remapping == Remapping::kNone) return way;
     const RemapTime time = remap_time(plan, rounded(tokens), machine, layer, remapping);
-    const double moves = time.transfers + time.copies;
-    if (remapping == Remapping::kQkv)
-      return {remapping, (of_attention + of_others) * even, 0, moves};
-    const double hidden = std::min(time.transfers / 4, of_attention * most / 3) +
-                          std::min(time.transfers / 4, of_others * even / 3);
-    return {remapping, of_others * even, of_attention, moves - hidden};
+    way.remap = time.transfers + time.copies;
+    if (remapping == Remapping::kResidual)
+      way.remap -=
+          std::min(time.transfers / 4, of_attention * *std::ranges::max_element(tokens) / 3) +
+          std::min(time.transfers / 4, of_others * even / 3);
+    return way;
   };
   if (!options.remaps) return {in(options.remapping)};
   std::vector<Linear> ways = {in(Remapping::kNone), in(Remapping::kQkv)};
@@ -318,7 +325,7 @@ class LayerPricer {
     price.remap = way.remap;
     price.slowest = price.linear_slowest = 0;
     for (size_t rank = 0; rank < seconds.size(); ++rank) {
-      const double linear = way.even + way.per_token * attention_.tokens()[rank];
+      const double linear = way.seconds(attention_.tokens()[rank]);
       price.linear_slowest = std::max(price.linear_slowest, linear);
       price.slowest = std::max(price.slowest, seconds[rank] + linear);
     }

@@ -187,8 +187,8 @@ TEST_F(WholeDocuments, RemappedTokensStandBesideOtherAxesAndSwitches) {
   }
 }
 
-/// Of two nodes of two ranks, on links such that the longest documents are shared by all four,
-/// others by two and short ones by none; what the run printed of its plans says so.
+/// Of two nodes of two ranks, on links and with room such that some long documents are shared by all
+/// four, others by two and short ones by none; what the run printed of its plans says so.
 TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
   const Sets batches = {"train.global_batch_tokens=800", "model.shape.context=240",
                         "data.document_separator=wide."};
@@ -200,7 +200,7 @@ TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
                  "latency_microseconds = 0.0 }, { name = \"across\", gb_per_second = 4.0, "
                  "latency_microseconds = 0.0 }]",
                  "mesh.axes.sequence=4", "sequence.engine=zeppelin", "sequence.plan=true",
-                 "sequence.capacity_tokens=300", fmt::format("sequence.fill={}", fill)});
+                 "sequence.capacity_tokens=220", fmt::format("sequence.fill={}", fill)});
     const std::string folder = next_folder();
     expect_equal(test::trained(run_of(kLlama, sets), 4, folder), one);
     std::map<std::string, int64_t> documents;
@@ -208,7 +208,7 @@ TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
       const Json& plan = step.sequence_plan;
       for (const char* zone : {"local", "intra", "inter"})
         documents[zone] += plan.at("documents").at(zone).as_integer();
-      EXPECT_LE(plan.at("tokens").at("most").as_integer(), 300);
+      EXPECT_LE(plan.at("tokens").at("most").as_integer(), 220);
       EXPECT_GT(plan.at("measured").at("computing_mean_seconds").as_number(), 0);
     }
     for (const char* zone : {"local", "intra", "inter"}) EXPECT_GT(documents[zone], 0) << zone;
