@@ -64,7 +64,7 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
     compiled.execute = site_.executors.make(program_, op);
     const program::KernelCost cost = program::cost_of(program_, op, site_.state.rank());
     compiled.workspace_bytes = cost.workspace_bytes;
-    compiled.calls_library = cost.library.calls > 0;
+    compiled.calls_library = cost.library.bytes > 0;  // else what it takes is not known
   }
   if (program::is_communication(op.kind)) compile_call(op, compiled);
   add_to_flight(op, compiled);

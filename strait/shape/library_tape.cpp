@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace strait {
-namespace {
-
-/// Of a matrix and its vector of biases: views of weights and of gradients, clearing and adding.
-constexpr double kCallsOfLeaf = 8;
-
-}  // namespace
 
 /// Memory of a tensor, for its life.
 class LibraryTape::Storage {

@@ -10,6 +10,10 @@
 
 namespace strait {
 
+/// What a matrix and its vector of biases cost a backward beside products: views of weights and of
+/// gradients, clearing and adding.
+inline constexpr double kCallsOfLeaf = 8;
+
 /// Records operations on one thread. Results are freed when nobody holds them: neither the code
 /// that made them nor, while recording, what the backward pass needs.
 class LibraryTape {

@@ -12,6 +12,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
+#include "strait/shape/library_tape.h"
 #include "strait/shape/unet_work.h"
 #include "strait/shape/unit.h"
 
@@ -173,8 +174,17 @@ std::vector<ParameterShape> read_parameters(const Node& node) {
   return parameters;
 }
 
+ModuleWork read_work(const Node& node) {
+  node.require_members({"calls", "activations", "passed"}, 3);
+  const auto number = [&](const char* name, int64_t least) {
+    return static_cast<double>(node.at(name).integer(least, kMostElements));
+  };
+  return {number("calls", 1), number("activations", 0), number("passed", 0)};
+}
+
 ModuleBlock read_block(const Node& node, const std::string& folder) {
-  node.require_members({"name", "file", "bytes", "output", "forward_flops", "parameters"}, 6);
+  node.require_members({"name", "file", "bytes", "output", "forward_flops", "parameters", "work"},
+                       6);
   ModuleBlock block;
   block.name = node.at("name").word();
   block.path = path_in(folder, node.at("file"));
@@ -186,6 +196,7 @@ ModuleBlock read_block(const Node& node, const std::string& folder) {
   block.output = node.at("output").dims(1);
   block.forward_flops = node.at("forward_flops").count();
   block.parameters = read_parameters(node.at("parameters"));
+  if (node.has("work")) block.work = read_work(node.at("work"));
   return block;
 }
 
@@ -235,11 +246,41 @@ int64_t product(const std::vector<int64_t>& dims) {
 
 /// Equal for blocks of equal sizes.
 std::string signature_of(const ModuleBlock& block) {
+  const ModuleWork& work = block.work;
   std::string text =
-      fmt::format("module output=[{}] flops={}", fmt::join(block.output, ","), block.forward_flops);
+      fmt::format("module output=[{}] flops={} work={},{},{}", fmt::join(block.output, ","),
+                  block.forward_flops, work.calls, work.activations, work.passed);
   for (const ParameterShape& parameter : block.parameters)
     text += fmt::format(" {}[{}]", parameter.name, fmt::join(parameter.dims, ","));
   return text;
+}
+
+/// log_softmax, one target of each row, and sums; the gradient of the choice is a map of zeros.
+ModuleWork cross_entropy_work(int64_t logits) {
+  const auto numbers = static_cast<double>(logits);
+  return {.calls = 12, .activations = numbers, .passed = 3 * numbers};
+}
+
+/// A forward, or (`backward`) a forward and the gradients of all that it read. A gradient passes a
+/// number that was kept beside those that the operation passed, and a product has two.
+LibraryWork module_work(const ModuleChain& chain, size_t index, int64_t batch, Dtype dtype,
+                        bool backward) {
+  const ModuleBlock& block = chain.blocks.at(index);
+  ModuleWork work = block.work;
+  if (index + 1 == chain.blocks.size() && chain.loss == ModuleLoss::kCrossEntropy) {
+    const ModuleWork loss = cross_entropy_work(product(block.output));
+    work.calls += loss.calls;
+    work.activations += loss.activations;
+    work.passed += loss.passed;
+  }
+  const double sequences = static_cast<double>(batch);
+  LibraryWork sum;
+  sum.calls = (backward ? 3 : 1) * work.calls;
+  if (backward) sum.calls += kCallsOfLeaf / 2 * static_cast<double>(block.parameters.size());
+  sum.activations = (backward ? 2 : 1) * sequences * work.activations;
+  sum.passed_bytes =
+      (backward ? 2.5 : 1) * sequences * work.passed * static_cast<double>(dtype_bytes(dtype));
+  return sum;
 }
 
 }  // namespace
@@ -324,6 +365,10 @@ BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, 
       sizes.forward_library = unet_work(parts, parts.forward().front(), batch, dtype);
       sizes.backward_library = unet_work(parts, parts.backward().front(), batch, dtype);
     }
+  } else {
+    const auto index = static_cast<size_t>(block);
+    sizes.forward_library = module_work(chain, index, batch, dtype, false);
+    sizes.backward_library = module_work(chain, index, batch, dtype, true);
   }
   sizes.forward_flops = static_cast<double>(batch) * flops;
   // The last module is run forward and backward at once.

@@ -25,6 +25,13 @@ enum class ModuleInput : uint8_t { kTokens, kFloats };
 /// its input and the targets [B, T], the loss of each token [B, T].
 enum class ModuleLoss : uint8_t { kCrossEntropy, kOwn };
 
+/// What one forward of a module is beside its products, as LibraryWork counts it.
+struct ModuleWork {
+  double calls = 1;        // whatever the batch; at least one
+  double activations = 0;  // of one sequence
+  double passed = 0;       // numbers, of one sequence
+};
+
 /// One module of the chain.
 struct ModuleBlock {
   std::string name;  // of the block and its unit
@@ -32,6 +39,7 @@ struct ModuleBlock {
   int64_t file_bytes = 0;
   std::vector<int64_t> output;             // dims that one sequence has behind it
   double forward_flops = 0;                // of one sequence
+  ModuleWork work = {};                    // of a folder
   std::vector<ParameterShape> parameters;  // named as in the module; unordered, no offsets
 };
 
@@ -65,8 +73,9 @@ ShapeOptions modules_options(const ModuleChain& chain);
 ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary);
 
 /// Sizes of a module: its forward is run again in the backward pass, so what autograd keeps lives
-/// in a backward alone. What LibTorch takes during a call is known of a U-Net (unet_work.h; of a
-/// shared block by its ops) and, of a folder, not counted. Of one rank of a grid that shares
+/// in a backward alone. What LibTorch does during a call is known of a U-Net (unet_work.h; of a
+/// shared block by its ops). Of a folder it is what the manifest says and, for a cross-entropy,
+/// that of its loss; the memory that it takes is not known (0). Of one rank of a grid that shares
 /// blocks, which is a U-Net's.
 BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype,
                         const GridSizes& grid = {});

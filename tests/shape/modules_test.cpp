@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -100,6 +101,84 @@ TEST_F(Manifests, BecomeAShape) {
   EXPECT_EQ(block_sizes(shape, 1, 3, 4, Dtype::kFloat32).input_bytes, 3 * 6 * 4);
   EXPECT_EQ(model_flops_per_token(shape, 4), 3 * 240.0 / 4);
   EXPECT_THROW(model_shape(model, 51), UserError);
+}
+
+Json work(Json calls, Json activations, Json passed) {
+  return Json::object({{"calls", std::move(calls)},
+                       {"activations", std::move(activations)},
+                       {"passed", std::move(passed)}});
+}
+
+TEST_F(Manifests, SayWhatLibTorchDoesBesideProducts) {
+  Json manifest = with_block("work", work(7, 12, 30));
+  manifest["loss"] = "own";
+  std::vector<Json> blocks = manifest.at("blocks").as_array();
+  blocks[1]["output"] = std::vector<int64_t>{4};
+  blocks[1]["work"] = work(2, 1, 0);
+  manifest["blocks"] = Json(blocks);
+  const auto chain = read(manifest);
+  for (const auto& [batch, dtype, bytes] :
+       {std::tuple<int64_t, Dtype, double>{1, Dtype::kFloat32, 4},
+        {3, Dtype::kFloat64, 8},
+        {16, Dtype::kBfloat16, 2}}) {
+    const BlockSizes first = module_sizes(*chain, 0, batch, dtype);
+    const auto sequences = static_cast<double>(batch);
+    EXPECT_EQ(first.forward_library.calls, 7);
+    EXPECT_EQ(first.forward_library.activations, 12 * sequences);
+    EXPECT_EQ(first.forward_library.passed_bytes, 30 * bytes * sequences);
+    EXPECT_EQ(first.forward_library.bytes, 0);  // not known
+    // The forward again; gradients of both operands of a product, of one of an activation; 4 calls
+    // for each parameter.
+    EXPECT_EQ(first.backward_library.calls, 3 * 7 + 2 * 4);
+    EXPECT_EQ(first.backward_library.activations, 2 * 12 * sequences);
+    EXPECT_EQ(first.backward_library.passed_bytes, 2.5 * 30 * bytes * sequences);
+    EXPECT_EQ(first.backward_library.bytes, 0);
+    EXPECT_EQ(module_sizes(*chain, 1, batch, dtype).forward_library.activations, sequences);
+  }
+}
+
+TEST_F(Manifests, WithoutWorkHaveThatOfOneCallAndTheLoss) {
+  const auto chain = read(manifest_);
+  const BlockSizes first = module_sizes(*chain, 0, 3, Dtype::kFloat32);
+  EXPECT_EQ(first.forward_library.calls, 1);
+  EXPECT_EQ(first.forward_library.activations, 0);
+  EXPECT_EQ(first.forward_library.passed_bytes, 0);
+  // Of 4 tokens, logits of 50.
+  const BlockSizes last = module_sizes(*chain, 1, 3, Dtype::kFloat32);
+  EXPECT_EQ(last.forward_library.activations, 3 * 4 * 50);
+  EXPECT_GT(last.forward_library.calls, 1);
+  EXPECT_GT(last.forward_library.passed_bytes, 3 * 4 * 50 * 4);
+}
+
+/// Blocks roll into one loop where nothing tells them apart.
+TEST_F(Manifests, WhoseBlocksDifferInWorkHaveBlocksOfTheirOwn) {
+  const auto signature = [&](const Json& manifest) {
+    ModelOptions model;
+    model.family = kModulesFamily;
+    model.modules = read(manifest);
+    return model_shape(model, 50).blocks[0].signature;
+  };
+  const std::string plain = signature(with_block("work", work(7, 12, 30)));
+  EXPECT_EQ(plain, signature(with_block("work", work(7, 12, 30))));
+  for (const Json& other : {work(8, 12, 30), work(7, 13, 30), work(7, 12, 31)})
+    EXPECT_NE(plain, signature(with_block("work", other)));
+}
+
+TEST_F(Manifests, WithWrongWorkAreRefusedByKey) {
+  expect_refused(with_block("work", Json(7)), "blocks[0].work", "no object");
+  expect_refused(with_block("work", Json::object({{"calls", 7}, {"passed", 7}})), "blocks[0].work",
+                 "lacks \"activations\"");
+  Json more = work(7, 12, 30);
+  more["flops"] = 7;
+  expect_refused(with_block("work", more), "blocks[0].work.flops", "unknown");
+  expect_refused(with_block("work", work(0, 12, 30)), "blocks[0].work.calls", "valid value is 1");
+  expect_refused(with_block("work", work(7.5, 12, 30)), "blocks[0].work.calls", "no whole number");
+  expect_refused(with_block("work", work(7, -1, 30)), "blocks[0].work.activations",
+                 "valid value is 0");
+  expect_refused(with_block("work", work(7, 12, "30")), "blocks[0].work.passed", "no whole number");
+  expect_refused(with_block("work", work(7, 12, 1e300)), "blocks[0].work.passed");
+  expect_refused(with_block("work", work(7, 12, int64_t{1} << 60)), "blocks[0].work.passed",
+                 "out of range");
 }
 
 TEST_F(Manifests, WithWrongSizesAreRefusedByKey) {

@@ -91,6 +91,36 @@ class WithTorch(unittest.TestCase):
             values = struct.unpack("<8f", file.read(32))
         self.assertEqual(list(values), middle[3].bias.tolist())
 
+    def test_what_libtorch_does_beside_products_is_counted(self):
+        middle = nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8), nn.LayerNorm(8))
+        work = [block["work"] for block in self.export(middle, nn.Sequential(nn.Linear(8, 20), nn.ReLU()))["blocks"]]
+        # A look-up writes what it reads; the five tokens besides.
+        self.assertEqual(work[0], {"calls": 1, "activations": 0, "passed": 2 * 5 * 8 + 5})
+        # GELU in and out; the norm's rows, their two vectors, and mean and deviation of each.
+        self.assertEqual(work[1]["activations"], 5 * 12 + 5 * 8)
+        self.assertEqual(work[1]["passed"], 2 * 5 * 12 + 2 * 5 * 8 + 2 * 8 + 2 * 5)
+        # A product, the view of its matrix, and views that join the dims of its rows.
+        self.assertIn(work[1]["calls"], range(2 * 1 + 2, 2 * 5 + 2 + 1))
+        self.assertEqual((work[2]["activations"], work[2]["passed"]), (0, 2 * 5 * 20))
+
+    def test_each_way_to_pass_numbers_is_counted_once(self):
+        class Ways(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.row = nn.Parameter(torch.ones(8))
+
+            def forward(self, x):
+                x = x + self.row                  # 40 + 8 in, 40 out
+                x = x.transpose(1, 2).transpose(1, 2).view(-1, 5, 8)  # views
+                x = torch.cat([x, x], -1)         # 80 in, 80 out
+                x = torch.softmax(x, -1).clone()  # 80 and 80, twice
+                x.mul_(2.0)                       # 80 and 80
+                return x.sum(-1, keepdim=True).expand(-1, -1, 8) + self.row  # 80 and 5; 5 and 8 in, 40 out
+
+        work = self.export(Ways())["blocks"][1]["work"]
+        self.assertEqual(work["activations"], 80)
+        self.assertEqual(work["passed"], 88 + 160 + 320 + 160 + 85 + 53)
+
     def test_what_cannot_be_exported_is_named(self):
         class Eager(nn.Module):
             def __init__(self):
