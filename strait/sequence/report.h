@@ -27,9 +27,10 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 /// ranks, "pairs": [..]}, "intra": .., "inter": ..}, "bytes_inside_nodes",
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
 /// "bytes_leaving_ranks": [..], "predicted": {"slowest_seconds": .., "mean_seconds": ..,
-/// "computing_slowest_seconds": .., "computing_mean_seconds": .., "layers_seconds": of the rank that
-/// has most of everything, with moves}, "routing": {"proxies": .., "pieces": .., "rotations": ..}, "heads": {"ranks": neighbours that exchange them, or 1,
-/// "documents": whose they are}, "linear": {"remapped":
+/// "computing_slowest_seconds": .., "computing_mean_seconds": .., "layers_seconds": of the rank
+/// that has most of everything, with moves}, "routing": {"proxies": .., "pieces": .., "rotations":
+/// ..}, "heads": {"ranks": neighbours that exchange them, or 1, "documents": whose they are},
+/// "linear": {"remapped":
 /// .., "remap": "none" or "qkv" or "residual", "moved_tokens": ..,
 /// "slowest_over_mean_of_attention":
 /// .. of ranks' tokens,

@@ -100,7 +100,8 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   const std::vector<int64_t> lengths = {3000, 300, 50, 50, 50};
   const Plan plan = partition(lengths, options_of(1000));
   const Json json =
-      plan_json(plan, layer_of(), {.attention_slowest = 0.5, .attention_mean = 0.25, .remap = 1, .slowest = 2}, 3);
+      plan_json(plan, layer_of(),
+                {.attention_slowest = 0.5, .attention_mean = 0.25, .remap = 1, .slowest = 2}, 3);
   const auto count = [&](const char* zone) {
     return json.find("documents")->find(zone)->as_integer();
   };

@@ -187,8 +187,8 @@ TEST_F(WholeDocuments, RemappedTokensStandBesideOtherAxesAndSwitches) {
   }
 }
 
-/// Of two nodes of two ranks, on links and with room such that some long documents are shared by all
-/// four, others by two and short ones by none; what the run printed of its plans says so.
+/// Of two nodes of two ranks, on links and with room such that some long documents are shared by
+/// all four, others by two and short ones by none; what the run printed of its plans says so.
 TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
   const Sets batches = {"train.global_batch_tokens=800", "model.shape.context=240",
                         "data.document_separator=wide."};
