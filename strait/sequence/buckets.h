@@ -1,13 +1,10 @@
-// Nodes or ranks that documents are placed on, by their sums of squares and what room they have,
+// Nodes or ranks that documents are placed on, by what they have to do and what room they have,
 // and what rings leave them. Internal to plans.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <functional>
-#include <queue>
-#include <utility>
 #include <vector>
 
 #include "strait/sequence/plan.h"
@@ -28,9 +25,9 @@ inline Zone zone_of(const RankGrid& grid, const std::vector<int32_t>& ranks) {
   return grid.node_of(ranks.front()) == grid.node_of(ranks.back()) ? Zone::kIntra : Zone::kInter;
 }
 
-/// Sum of squares and free tokens of a node or of a rank.
+/// Load of a node or of a rank, such as a sum of squares of lengths, and its free tokens.
 struct Bucket {
-  double squares = 0;
+  double load = 0;
   int64_t room = 0;
 };
 /// The least loaded one, or -1.
@@ -38,14 +35,10 @@ inline int32_t lightest(const std::vector<Bucket>& buckets, int64_t tokens) {
   int32_t best = -1;
   for (size_t i = 0; i < buckets.size(); ++i)
     if (buckets[i].room >= tokens &&
-        (best < 0 || buckets[i].squares < buckets[static_cast<size_t>(best)].squares))
+        (best < 0 || buckets[i].load < buckets[static_cast<size_t>(best)].load))
       best = static_cast<int32_t>(i);
   return best;
 }
-
-/// The rank with the least of something; ties by rank.
-using LeastFirst = std::priority_queue<std::pair<double, int32_t>,
-                                       std::vector<std::pair<double, int32_t>>, std::greater<>>;
 
 /// Buckets whose lightest one is asked for far more often than one of them lacks room: a
 /// tournament, whose winner stands at place 1 and whose buckets begin at the count of places.
@@ -60,9 +53,9 @@ class Buckets {
   }
   const std::vector<Bucket>& all() const { return all_; }
   const Bucket& operator[](int32_t bucket) const { return all_[static_cast<size_t>(bucket)]; }
-  void take(int32_t bucket, double squares, int64_t tokens) {
+  void take(int32_t bucket, double load, int64_t tokens) {
     const auto at = static_cast<size_t>(bucket);
-    all_[at].squares += squares;
+    all_[at].load += load;
     all_[at].room -= tokens;
     for (size_t place = (winners_.size() / 2 + at) / 2; place > 0; place /= 2) play(place);
   }
@@ -76,7 +69,7 @@ class Buckets {
   /// The left one of equals.
   void play(size_t place) {
     const int32_t left = winners_[2 * place], right = winners_[2 * place + 1];
-    winners_[place] = right < 0 || (*this)[left].squares <= (*this)[right].squares ? left : right;
+    winners_[place] = right < 0 || (*this)[left].load <= (*this)[right].load ? left : right;
   }
 
   std::vector<Bucket> all_;

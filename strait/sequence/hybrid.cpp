@@ -68,7 +68,7 @@ class Placing {
     for (int64_t first = 0; first + ring <= plan_.grid.ranks(); first += ring) {
       const auto begin = ranks_.all().begin() + first, end = begin + ring;
       if (std::any_of(begin, end, [&](const Bucket& rank) { return rank.room < room; })) continue;
-      const double most = std::ranges::max_element(begin, end, {}, &Bucket::squares)->squares;
+      const double most = std::ranges::max_element(begin, end, {}, &Bucket::load)->load;
       if (best < 0 || most < least) best = static_cast<int32_t>(first), least = most;
     }
     return best;

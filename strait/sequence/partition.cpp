@@ -28,7 +28,7 @@ std::vector<int32_t> least_loaded(const std::vector<Bucket>& buckets, int64_t co
     if (buckets[static_cast<size_t>(bucket)].room >= tokens) chosen.push_back(bucket);
   if (std::ssize(chosen) < count) return {};
   const auto by_load = [&](int32_t at) {
-    return std::pair(buckets[static_cast<size_t>(at)].squares, at);
+    return std::pair(buckets[static_cast<size_t>(at)].load, at);
   };
   if (std::ssize(chosen) > count) {
     std::ranges::nth_element(chosen, chosen.begin() + count, {}, by_load);
@@ -46,7 +46,7 @@ class Attempt {
         options_(options),
         order_(batch.longest_first),
         ranks_(static_cast<size_t>(options.grid.ranks()), {0, options.capacity_tokens}) {
-    for (const int64_t length : lengths_) squares_ += work_of(length);
+    for (const int64_t length : lengths_) work_ += work_of(length);
     plan_.grid = options.grid;
     plan_.lengths.assign(lengths_.begin(), lengths_.end());
   }
@@ -101,15 +101,15 @@ class Attempt {
   int64_t length_of(int32_t document) const { return lengths_[static_cast<size_t>(document)]; }
 
   void take(Bucket& bucket, int64_t length, int64_t ring) const {
-    bucket.squares += work_of(length) / static_cast<double>(ring);
+    bucket.load += work_of(length) / static_cast<double>(ring);
     bucket.room -= most_of_ring(length, ring);
   }
 
   /// Whether splitting over nodes evens them out: placed whole, the node would stand above the
   /// mean.
   bool others_are_lighter(int32_t node, int64_t length) const {
-    return options_.grid.nodes > 1 && nodes_[node].squares + work_of(length) >
-                                          squares_ / static_cast<double>(options_.grid.nodes);
+    return options_.grid.nodes > 1 &&
+           nodes_[node].load + work_of(length) > work_ / static_cast<double>(options_.grid.nodes);
   }
 
   bool between(int32_t document, int64_t split_between) {
@@ -117,8 +117,8 @@ class Attempt {
     const int64_t length = length_of(document);
     if (grid.nodes == 1) return false;
     const int64_t needed = ceil_div(length, grid.per_node * options_.capacity_tokens);
-    const int64_t even = static_cast<int64_t>(
-        std::ceil(work_of(length) * static_cast<double>(grid.nodes) / squares_));
+    const int64_t even =
+        static_cast<int64_t>(std::ceil(work_of(length) * static_cast<double>(grid.nodes) / work_));
     const int64_t hidden = std::max<int64_t>(2, 2 * length / std::max<int64_t>(1, split_between));
     int64_t count = std::clamp(std::max(needed, std::min(even, hidden)), int64_t{2}, grid.nodes);
     for (; count <= grid.nodes; ++count) {
@@ -170,7 +170,7 @@ class Attempt {
   std::span<const int64_t> lengths_;
   const PartitionOptions& options_;
   const std::vector<int32_t>& order_;
-  double squares_ = 0;
+  double work_ = 0;
   Buckets nodes_;
   std::vector<Bucket> ranks_;
   std::vector<std::vector<int32_t>> in_node_;
@@ -232,17 +232,16 @@ void check_capacity(std::span<const int64_t> lengths, const PartitionOptions& op
 
 /// Documents to the rank that has the fewest tokens, longest first.
 void pack(Plan& plan, const std::vector<int32_t>& order) {
-  LeastFirst least;
-  std::vector<Group> alone(static_cast<size_t>(plan.grid.ranks()));
-  for (int32_t rank = 0; rank < plan.grid.ranks(); ++rank) {
-    alone[static_cast<size_t>(rank)].ranks = {rank};
-    least.push({0, rank});
-  }
+  const int64_t room = std::accumulate(plan.lengths.begin(), plan.lengths.end(), int64_t{0});
+  Buckets ranks(plan.grid.ranks(), room);
+  std::vector<Group> alone(ranks.all().size());
+  for (size_t rank = 0; rank < alone.size(); ++rank)
+    alone[rank].ranks = {static_cast<int32_t>(rank)};
   for (const int32_t document : order) {
-    const auto [tokens, rank] = least.top();
-    least.pop();
+    const int64_t length = plan.lengths[static_cast<size_t>(document)];
+    const int32_t rank = ranks.lightest_with(length);
     alone[static_cast<size_t>(rank)].documents.push_back(document);
-    least.push({tokens + static_cast<double>(plan.lengths[static_cast<size_t>(document)]), rank});
+    ranks.take(rank, static_cast<double>(length), length);
   }
   plan.groups = std::move(alone);
 }
