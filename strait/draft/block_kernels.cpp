@@ -384,10 +384,11 @@ const Kernel kSumShards = {"sum_shards",
 
 const Kernel kNormalizeAgain = normalize_kernel("normalize_again");
 
-const Kernel kPackKeys = pack_kernel("pack_keys");
+const Kernel kPackKeys = of_round(pack_kernel("pack_keys"), {"part", "parts"});
 const Kernel kAttendRound = of_round(round_kernel("attend_round"));
-const Kernel kAttendRoundInput = of_round(round_kernel("attend_round_input"), {"pairs"});
-const Kernel kAddKeyGradient = add_kernel("add_key_gradient");
+const Kernel kAttendRoundInput =
+    of_round(round_kernel("attend_round_input"), {"part", "parts", "pairs"});
+const Kernel kAddKeyGradient = of_round(add_kernel("add_key_gradient"), {"part", "parts"});
 
 const Kernel kPackGroup = of_round(pack_kernel("pack_group"), {"group"});
 const Kernel kAttendGroup = of_round(round_kernel("attend_group"), {"group"});

@@ -57,11 +57,12 @@ enum BlockAttribute : int {
   kRound,           // integer: of a ring
   kGroup,           // integer: of the rank's groups; kernels of groups alone have it
   kPairs,           // integer: sequence::OwnPairs, of the backward of a round of a group
+  kRingPairs,       // the same, of a ring
 };
 /// Range: of the rows. Kernels of rows have it in the place of kRound.
 inline constexpr int kRows = kRound;
-/// Integer: kPairs of kernels of rings.
-inline constexpr int kRingPairs = kGroup;
+/// Integers: the fields of sequence::KeyPart. Kernels of rings have them in the place of kGroup.
+inline constexpr int kPart = kGroup, kParts = kPairs;
 
 /// Block; where it writes kSaved it keeps what the backward pass needs.
 extern const program::Kernel kForward;
@@ -90,15 +91,15 @@ extern const program::Kernel kBackwardInputRows;
 /// made of a rank's rows, again.
 extern const program::Kernel kNormalizeAgain;
 
-/// Keys and values of this rank's tokens, one row behind the other (kKeys), from what the forward
-/// of segment qkv_add left, saved or as a value of its own.
+/// Keys and values of this rank's tokens, or of those of a part, one row behind the other (kKeys),
+/// from what the forward of segment qkv_add left, saved or as a value of its own.
 extern const program::Kernel kPackKeys;
 /// What segment attention does, and its backward, with the keys of one rank at a time: round
 /// kRound, with those of the rank so many positions before (kKeys; in round 0 the rank's own, which
 /// are where pack_keys finds them). The backward makes kKeyGradient of these keys.
 extern const program::Kernel kAttendRound;
 extern const program::Kernel kAttendRoundInput;
-/// kKeyGradient += kGatheredKeyGradient.
+/// kKeyGradient += kGatheredKeyGradient, of a part; behind the last round the former is of all.
 extern const program::Kernel kAddKeyGradient;
 /// The four above for one group of the documents that a plan spreads over ranks: kRound of kGroup.
 /// kAddGroupGradient adds what has come behind round kRound.

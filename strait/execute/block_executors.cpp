@@ -277,9 +277,14 @@ void normalize_again(const Environment& environment, const Instance& instance) {
   c.segments->normalize_again(c.call, static_cast<Segment>(c.range.begin));
 }
 
+model::RingRound ring_round(const Instance& instance) {
+  return {instance.integer(draft::kRound),
+          {instance.integer(draft::kPart), instance.integer(draft::kParts)}};
+}
+
 void pack_keys(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
-  c.segments->pack_keys(c.call);
+  c.segments->pack_keys(c.call, ring_round(instance).part);
 }
 
 void attend_round(const Environment& environment, const Instance& instance) {
@@ -289,9 +294,9 @@ void attend_round(const Environment& environment, const Instance& instance) {
 
 void attend_round_input(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
-  c.segments->attend_round_input(
-      c.call, instance.integer(draft::kRound),
-      static_cast<sequence::OwnPairs>(instance.integer(draft::kRingPairs)));
+  model::RingRound where = ring_round(instance);
+  where.pairs = static_cast<sequence::OwnPairs>(instance.integer(draft::kRingPairs));
+  c.segments->attend_round_input(c.call, where);
 }
 
 void move_rows(RemapStep step, const Environment& environment, const Instance& instance) {
@@ -308,7 +313,7 @@ void exchange_heads(RemapStep step, const Environment& environment, const Instan
 
 void add_key_gradient(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
-  c.segments->add_key_gradient(c.call);
+  c.segments->add_key_gradient(c.call, ring_round(instance));
 }
 
 using GroupStep = void (model::SegmentedBlock::*)(const model::SegmentCall&,

@@ -129,6 +129,13 @@ struct SegmentCall {
   ValueSet given() const;
 };
 
+/// Which part of a ring's backward a call is for.
+struct RingRound {
+  int64_t round = 0;
+  sequence::KeyPart part = {};
+  sequence::OwnPairs pairs = sequence::OwnPairs::kAll;
+};
+
 /// Which part of attention by documents a call is for: a round of a group of the batch's layout.
 using GroupRound = sequence::EngineStep;
 
@@ -152,22 +159,24 @@ class SegmentedBlock {
   /// Where rows are split: kNormedAttention or kNormedMlp of this rank's rows, as the forward of
   /// this norm's segment has made it, from its input and statistics.
   virtual void normalize_again(const SegmentCall& call, Segment norm) const = 0;
-  /// kKeys from kQkv, for the other ranks of the axis sequence. Where neighbours exchange heads
+  /// kKeys from kQkv, for the other ranks of the axis sequence: the rows of `part`, those of one
+  /// chunk behind those of the other. Where neighbours exchange heads
   /// (HeadStep::kOrder), this and the three below are of this rank's heads and the tokens of such a
   /// group, which is one member of the ring; kHeadAttention takes the place of kAttention.
-  virtual void pack_keys(const SegmentCall& call) const = 0;
+  virtual void pack_keys(const SegmentCall& call, const sequence::KeyPart& part) const = 0;
   /// Round `round` of ring attention, in place of segment attention: this rank's queries against
   /// kKeys, which are those of the rank so many positions before, or in round 0 against its own, in
   /// kQkv. Round 0 begins kAttention and kLogSumExp (bf16: kAttentionSum), the others merge into
   /// them; the last one rounds.
   virtual void attend_round(const SegmentCall& call, int64_t round) const = 0;
-  /// Its backward: kKeyGradient from zero, for these keys. Round 0 comes in two halves: first
-  /// kAcross, where gradients of queries begin, and behind all other rounds kWithin, which adds to
-  /// kKeyGradient and ends them.
-  virtual void attend_round_input(const SegmentCall& call, int64_t round,
-                                  sequence::OwnPairs pairs) const = 0;
-  /// kKeyGradient += kGatheredKeyGradient, which is what others have summed up.
-  virtual void add_key_gradient(const SegmentCall& call) const = 0;
+  /// Its backward: kKeyGradient from zero, for these keys: part by part all rounds but round 0,
+  /// which is of all of the rank's own and comes in two halves: first of all kAcross, where
+  /// gradients of queries begin, and behind all else kWithin, which adds to kKeyGradient and ends
+  /// them.
+  virtual void attend_round_input(const SegmentCall& call, const RingRound& where) const = 0;
+  /// kKeyGradient += kGatheredKeyGradient, which is what others have summed up of a part: behind
+  /// the last round into that of all of the rank's own keys.
+  virtual void add_key_gradient(const SegmentCall& call, const RingRound& where) const = 0;
   /// The four above for a batch with a layout: kKeys and kKeyGradient have the rows of one group,
   /// as the holder of the round has them, but kKeyGradient of round 0 all of this rank's. Calls
   /// come in one of the layout's orders: the first begins what all add to, the last ends it.

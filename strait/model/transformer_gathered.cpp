@@ -10,19 +10,21 @@ namespace strait::model {
 using enum BlockValue;
 
 template <class T>
-void TransformerSegments<T>::pack_keys(const SegmentCall& call) const {
+void TransformerSegments<T>::pack_keys(const SegmentCall& call,
+                                       const sequence::KeyPart& part) const {
   if (has_head_ring(call))
-    return run_head_ring(call, [](const TransformerSegments& block, const SegmentCall& part) {
-      block.pack_keys(part);
+    return run_head_ring(call, [&](const TransformerSegments& block, const SegmentCall& of_heads) {
+      block.pack_keys(of_heads, part);
     });
+  const int64_t chunk = call.batch->share().chunk();
   const int64_t width = 2 * extent_.kv_width(), stride = extent_.qkv_width();
   const T* from = at(call, kQkv) + extent_.attention_width();
   T* to = at(call, kKeys);
-  kernel::parallel_ranges(extent(call).rows, 64, call.settings->threads,
-                          [&](int64_t begin, int64_t end) {
-                            for (int64_t row = begin; row < end; ++row)
-                              std::copy_n(from + row * stride, width, to + row * width);
-                          });
+  kernel::parallel_ranges(
+      extent(call).rows / part.parts, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          std::copy_n(from + part.own_row(row, chunk) * stride, width, to + row * width);
+      });
 }
 
 /// Row of gathered keys at which the chunk of a sequence begins that stands at `chunk` of all.

@@ -92,61 +92,75 @@ typename TransformerSegments<T>::RoundKeys TransformerSegments<T>::round_keys(
 
 /// Key heads are independent of each other.
 template <class T>
-void TransformerSegments<T>::attend_round_input(const SegmentCall& call, int64_t round,
-                                                OwnPairs pairs) const {
+void TransformerSegments<T>::attend_round_input(const SegmentCall& call,
+                                                const RingRound& where) const {
   if (has_head_ring(call))
-    return run_head_ring(call, [=](const TransformerSegments& block, const SegmentCall& part) {
-      block.attend_round_input(part, round, pairs);
+    return run_head_ring(call, [&](const TransformerSegments& block, const SegmentCall& part) {
+      block.attend_round_input(part, where);
     });
   const int threads = call.settings->threads;
   Wide<T>* gradients = wide(call, kKeyGradient);
-  if (pairs != OwnPairs::kWithin)
-    kernel::parallel_ranges(extent(call).rows * 2 * extent_.kv_width(), 4096, threads,
-                            [&](int64_t begin, int64_t end) {
+  if (where.pairs != OwnPairs::kWithin)
+    kernel::parallel_ranges(extent(call).rows / where.part.parts * 2 * extent_.kv_width(), 4096,
+                            threads, [&](int64_t begin, int64_t end) {
                               std::fill(gradients + begin, gradients + end, Wide<T>{0});
                             });
   const int64_t group = extent_.heads / extent_.kv_heads;
   kernel::parallel_ranges(call.batch->batch * extent_.kv_heads, 1, threads,
                           [&](int64_t begin, int64_t end) {
                             for (int64_t item = begin * group; item < end * group; ++item)
-                              attend_round_head_input(call, round, pairs, item);
+                              attend_round_head_input(call, where, item);
                           });
 }
 
 template <class T>
-void TransformerSegments<T>::attend_round_head_input(const SegmentCall& call, int64_t round,
-                                                     OwnPairs pairs, int64_t item) const {
+void TransformerSegments<T>::attend_round_head_input(const SegmentCall& call,
+                                                     const RingRound& where, int64_t item) const {
   const int64_t sequence = item / extent_.heads, head = item % extent_.heads;
-  const sequence::Share share = call.batch->share(), theirs = holder(share, round);
+  const sequence::Share share = call.batch->share(), theirs = holder(share, where.round);
+  const int64_t first = where.part.own_row(0, share.chunk());
+  const int64_t rows = where.part.rows(share.chunk());
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
-  const RoundKeys all_keys = round_keys(call, round == 0);
-  if (round == 0 && pairs != OwnPairs::kWithin) begin_gradients(call, sequence, head);
+  const RoundKeys all_keys = round_keys(call, where.round == 0);
+  if (where.round == 0 && where.pairs != OwnPairs::kWithin) begin_gradients(call, sequence, head);
   for (int64_t half = 0; half < 2; ++half) {
     kernel::PartialAttentionBackwardCall<T> part = chunk_gradient(call, sequence, head, half);
     part.rows.mask = &mask;
     part.rows.kv_stride = all_keys.stride;
+    part.keys = rows;
     for (int64_t keys = 0; keys < 2; ++keys) {
-      part.key_first = theirs.begin(keys);
-      if (part.key_first > part.rows.first || !has_pairs(pairs, half, keys)) continue;
-      const int64_t row = sequence * share.tokens + keys * share.chunk();
+      if (theirs.begin(keys) > part.rows.first || !has_pairs(where.pairs, half, keys)) continue;
+      part.key_first = theirs.begin(keys) + first;
+      const int64_t row = (2 * sequence + keys) * rows;
       attend_keys_input(
           part, all_keys.keys + row * all_keys.stride + key_column(head),
           wide(call, kKeyGradient) + row * part.kv_gradient_stride + key_column(head));
     }
   }
-  if (pairs == OwnPairs::kWithin) round_query_gradient(call, sequence, head);
+  if (where.pairs == OwnPairs::kWithin) round_query_gradient(call, sequence, head);
 }
 
 template <class T>
-void TransformerSegments<T>::add_key_gradient(const SegmentCall& call) const {
-  // The same sum, whichever heads its columns are of.
+void TransformerSegments<T>::add_key_gradient(const SegmentCall& call,
+                                              const RingRound& where) const {
+  if (has_head_ring(call))
+    return run_head_ring(call, [&](const TransformerSegments& block, const SegmentCall& part) {
+      block.add_key_gradient(part, where);
+    });
+  const sequence::Share share = call.batch->share();
   const int64_t width = 2 * extent_.kv_width();
-  const Wide<T>* from = wide(call, kGatheredKeyGradient);
-  Wide<T>* to = wide(call, kKeyGradient);
-  kernel::parallel_ranges(extent(call).rows * width, 4096, call.settings->threads,
-                          [&](int64_t begin, int64_t end) {
-                            for (int64_t i = begin; i < end; ++i) to[i] += from[i];
-                          });
+  const bool home = where.round == share.members;  // among those of all parts
+  const Wide<T>* const from = wide(call, kGatheredKeyGradient);
+  Wide<T>* const to = wide(call, kKeyGradient);
+  kernel::parallel_ranges(
+      extent(call).rows / where.part.parts, 16, call.settings->threads,
+      [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          Wide<T>* const sum = to + (home ? where.part.own_row(row, share.chunk()) : row) * width;
+          for (int64_t column = 0; column < width; ++column)
+            sum[column] += from[row * width + column];
+        }
+      });
 }
 
 template class TransformerSegments<float>;

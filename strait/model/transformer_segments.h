@@ -30,11 +30,10 @@ class TransformerSegments : public SegmentedBlock {
   void backward_input(const SegmentCall& call, SegmentRange range) const override;
   void backward_weight(const SegmentCall& call, SegmentRange range) const override;
   void normalize_again(const SegmentCall& call, Segment norm) const override;
-  void pack_keys(const SegmentCall& call) const override;
+  void pack_keys(const SegmentCall& call, const sequence::KeyPart& part) const override;
   void attend_round(const SegmentCall& call, int64_t round) const override;
-  void attend_round_input(const SegmentCall& call, int64_t round,
-                          sequence::OwnPairs pairs) const override;
-  void add_key_gradient(const SegmentCall& call) const override;
+  void attend_round_input(const SegmentCall& call, const RingRound& where) const override;
+  void add_key_gradient(const SegmentCall& call, const RingRound& where) const override;
   void pack_group(const SegmentCall& call, const GroupRound& where) const override;
   void attend_group(const SegmentCall& call, const GroupRound& where) const override;
   void attend_group_input(const SegmentCall& call, const GroupRound& where) const override;
@@ -191,8 +190,7 @@ class TransformerSegments : public SegmentedBlock {
 
   // Against the keys of one rank at a time: transformer_ring.cpp.
   void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;
-  void attend_round_head_input(const SegmentCall& call, int64_t round, sequence::OwnPairs pairs,
-                               int64_t item) const;
+  void attend_round_head_input(const SegmentCall& call, const RingRound& where, int64_t item) const;
   /// Keys and values of a round: another rank's alone, or this one's own behind its queries.
   struct RoundKeys {
     const T* keys;

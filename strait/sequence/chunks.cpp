@@ -14,6 +14,14 @@ int64_t triangle(int64_t end, int64_t shift) {
 
 }  // namespace
 
+int64_t ring_parts(int64_t chunk) {
+  constexpr int64_t kMostParts = 8, kLeastRows = 128;
+  int64_t parts = 1;
+  while (parts < kMostParts && chunk % (2 * parts) == 0 && chunk / (2 * parts) >= kLeastRows)
+    parts *= 2;
+  return parts;
+}
+
 int64_t causal_pairs(int64_t length) { return length * (length + 1) / 2; }
 
 Span Cut::part(int64_t number, int64_t parts) const {

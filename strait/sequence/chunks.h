@@ -56,6 +56,19 @@ struct Share {
   }
 };
 
+/// The same rows of each of a member's chunks: what the backward of a ring passes around at a time.
+struct KeyPart {
+  int64_t number = 0, parts = 1;  // which divide a chunk
+  int64_t rows(int64_t chunk) const { return chunk / parts; }
+  /// Where one of these rows stands among all of the member's.
+  int64_t own_row(int64_t row, int64_t chunk) const {
+    return row / rows(chunk) * chunk + number * rows(chunk) + row % rows(chunk);
+  }
+};
+/// Into how many parts: a power of two up to 8 of which each has 128 rows of a chunk or more, 1
+/// where there are no such. Sums of gradients under way take as little memory as a part has rows.
+int64_t ring_parts(int64_t chunk);
+
 /// s(s + 1) / 2.
 int64_t causal_pairs(int64_t length);
 

@@ -174,7 +174,7 @@ class HeadsRing {
     step(HeadStep::kSend);
     all_to_all(kHeadSend, kHeadReceive);
     step(HeadStep::kOrder);
-    for (Rank& rank : ranks_) rank.block().pack_keys(rank.call());
+    for (Rank& rank : ranks_) rank.block().pack_keys(rank.call(), {});
     for (int64_t round = 0; round < rings_; ++round) {
       for (Rank& rank : ranks_) rank.block().attend_round(rank.call(), round);
       shift(kKeys, kKeys);
@@ -189,10 +189,10 @@ class HeadsRing {
     step(HeadStep::kSendGradient);
     all_to_all(kHeadOutSend, kHeadOutReceive);
     step(HeadStep::kOrderGradient);
-    for (Rank& rank : ranks_) rank.block().pack_keys(rank.call());
+    for (Rank& rank : ranks_) rank.block().pack_keys(rank.call(), {});
     std::vector<Numbers> home(ranks_.size());
     const auto attend = [&](int64_t round, sequence::OwnPairs pairs) {
-      for (Rank& rank : ranks_) rank.block().attend_round_input(rank.call(), round, pairs);
+      for (Rank& rank : ranks_) rank.block().attend_round_input(rank.call(), {round, {}, pairs});
     };
     attend(0, sequence::OwnPairs::kAcross);
     for (size_t at = 0; at < ranks_.size(); ++at) home[at] = ranks_[at][kKeyGradient];

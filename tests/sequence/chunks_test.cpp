@@ -110,6 +110,31 @@ TEST(ChunksTest, OwnPairsComeInTwoHalves) {
 
 /// After round 0 each round takes 2 c^2 pairs, whoever owns the keys; late keys of earlier members
 /// are never looked at.
+TEST(ChunksTest, PartsOfKeysAreTheSameRowsOfEveryChunk) {
+  for (const auto& [chunk, parts] : std::map<int64_t, int64_t>{{1, 1},
+                                                               {128, 1},
+                                                               {255, 1},
+                                                               {256, 2},
+                                                               {258, 2},
+                                                               {384, 2},
+                                                               {512, 4},
+                                                               {1028, 4},
+                                                               {1024, 8},
+                                                               {1 << 20, 8}})
+    EXPECT_EQ(ring_parts(chunk), parts) << chunk;
+  constexpr int64_t kChunk = 6, kChunks = 4;  // of two sequences
+  std::vector<int64_t> seen;
+  for (int64_t part = 0; part < 3; ++part)
+    for (int64_t row = 0; row < kChunks * kChunk / 3; ++row) {
+      seen.push_back(KeyPart{part, 3}.own_row(row, kChunk));
+      EXPECT_EQ(seen.back() % kChunk / 2, part);
+      if (row > 0) EXPECT_GT(seen.back(), seen[seen.size() - 2]);
+    }
+  std::ranges::sort(seen);
+  for (int64_t row = 0; row < kChunks * kChunk; ++row)
+    EXPECT_EQ(seen[static_cast<size_t>(row)], row);
+}
+
 TEST(ChunksTest, LaterRoundsOfAZigZagRingCostTwoSquaresOfAChunk) {
   const Cut cut{8 * 2 * 10, 8};
   for (int64_t member = 0; member < 8; ++member)

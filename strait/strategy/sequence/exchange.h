@@ -40,7 +40,10 @@ bool attends(const program::Op& op);
 const program::Operand& qkv_gradient_of(const program::Op& attention);
 
 /// Keys and values of this rank into `keys`, from what `reader`, an op that attends, reads.
+/// Its attributes, of a ring or of a group, are the caller's to add.
 program::Op pack_keys(const program::Op& reader, const program::Operand& keys);
+/// Those of kernels of rings.
+void mark_round(program::Op& op, int64_t number, const sequence::KeyPart& part = {});
 
 program::Op transfer_op(program::OpKind kind, const SequenceAxis& axis,
                         const program::Operand& from, const program::Operand& to);
@@ -146,9 +149,10 @@ program::Op add_sum(const program::Op& attention, const SequenceAxis& axis,
 
 /// A ring (Liu et al. 2023): rounds of attention in place of every op that attends, each beside the
 /// shift that brings the keys of the next one. In the backward the sums of their gradients follow
-/// the keys, one round behind, and come home at the end. Something is computed beside either end:
-/// one half of the round with a rank's own keys while the first others come, the other half while
-/// the last sums come home.
+/// the keys, one round behind, and come home at the end. Keys of a long chunk go around part by
+/// part there (sequence::ring_parts), so that sums under way take little memory. Something is
+/// computed beside either end: one half of the round with a rank's own keys while the first others
+/// come, the other half while the last sums come home; between them the next part.
 class Ring {
  public:
   /// `extent`: of what a member attends with.
@@ -162,16 +166,26 @@ class Ring {
                 std::vector<program::Op>& ops) const;
 
  private:
-  program::Op round(const program::Op& attention, int64_t number, sequence::OwnPairs pairs) const;
-  program::Op shift(int array, int64_t from, int to_array, int64_t to) const;
-  program::Op add(const program::Op& attention, const program::Operand& to, int64_t from) const;
-  /// Of round 0 the gradient of a rank's own keys, which stays; of the others a part of a sum.
-  program::Operand part(const program::Operand& gradient, int64_t number) const;
+  using Ops = std::vector<program::Op>;
+  program::Op round(const program::Op& attention, bool first, double flops) const;
+  /// Of a backward: with the rank's own keys, some of their pairs.
+  program::Op own_round(const program::Op& attention, sequence::OwnPairs pairs,
+                        const program::Operand& gradient) const;
+  /// One of a part's other rounds, beside which the keys of the next one come.
+  void part_round(const program::Op& attention, int64_t part, int64_t number, Ops& ops) const;
+  void fetch_part(const program::Op& attention, int64_t part, Ops& ops) const;
+  /// `to` += the sum that has come of a part behind round `number` - 1.
+  void add(const program::Op& attention, int64_t part, int64_t number, const program::Operand& to,
+           Ops& ops) const;
+  program::Op shift(const program::Operand& from, const program::Operand& to) const;
+  /// What a backward passes around of a part: its value for a round.
+  program::Operand value(int array, int64_t part, int64_t number) const;
 
   SequenceAxis axis_;
-  int keys_, parts_, sums_;  // arrays by round
+  int64_t chunk_, parts_;
+  int keys_;                          // by round, of a forward
+  int part_keys_, gradients_, sums_;  // of a backward: value
   Rounds rounds_;
-  int64_t chunk_;
 };
 
 /// Neighbours that exchange heads, and the ranks of a ring, one of each such group of neighbours.

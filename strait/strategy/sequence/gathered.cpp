@@ -41,6 +41,7 @@ void GatheredKeys::apply(draft::Visit& visit) const {
   for (const Op& op : before) {
     if (attends(op) && !here) {
       visit.ops.push_back(pack_keys(op, keys_));
+      mark_round(visit.ops.back(), 0);
       visit.ops.push_back(transfer(OpKind::kAllGather, keys_, *gathered));
       visit.frees.insert(visit.frees.end(), {keys_, *gathered});
       here = true;

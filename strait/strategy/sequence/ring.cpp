@@ -24,90 +24,136 @@ double part_of_flops(int64_t round, OwnPairs pairs, int64_t ranks, int64_t chunk
          static_cast<double>(2 * chunk * ranks + 1);
 }
 
+Operand read_keys(const Operand& keys) {
+  return program::as(keys, Access::kRead, draft::block_slot(BlockValue::kKeys));
+}
+
 }  // namespace
 
 Ring::Ring(draft::Draft& draft, const BlockExtent& extent, const draft::StepOptions& options,
            const SequenceAxis& axis)
     : axis_(axis),
-      rounds_(draft, extent, options.dtype),
-      chunk_(extent.rows / options.micro_batch_size / 2) {
-  const auto declare = [&](BlockValue value, const char* name, int64_t count) {
-    return declare_values(draft, extent, options.dtype, value, name, count);
+      chunk_(extent.rows / options.micro_batch_size / 2),
+      parts_(sequence::ring_parts(chunk_)),
+      rounds_(draft, extent, options.dtype) {
+  BlockExtent part = extent;
+  part.rows /= parts_;
+  const auto declare = [&](const BlockExtent& of, BlockValue value, const char* name,
+                           int64_t count) {
+    return declare_values(draft, of, options.dtype, value, name, count);
   };
-  keys_ = declare(BlockValue::kKeys, value_name(BlockValue::kKeys), axis.size);
-  parts_ = declare(BlockValue::kKeyGradient, "key_gradient_part", axis.size);
-  sums_ = declare(BlockValue::kKeyGradient, "key_gradient_sum", axis.size + 1);
+  keys_ = declare(extent, BlockValue::kKeys, value_name(BlockValue::kKeys), axis.size);
+  part_keys_ =
+      parts_ == 1 ? keys_ : declare(part, BlockValue::kKeys, "key_part", parts_ * axis.size);
+  gradients_ = declare(part, BlockValue::kKeyGradient, "key_gradient_part", parts_ * axis.size);
+  sums_ = declare(part, BlockValue::kKeyGradient, "key_gradient_sum", parts_ * axis.size + 1);
 }
 
 void Ring::apply(draft::Visit& visit) const {
   rounds_.rewrite(
-      visit, axis_, [this](const Op& attention, std::vector<Op>& ops) { forward(attention, ops); },
-      [this](const Op& attention, const Operand& gradient, std::vector<Op>& ops) {
+      visit, axis_, [this](const Op& attention, Ops& ops) { forward(attention, ops); },
+      [this](const Op& attention, const Operand& gradient, Ops& ops) {
         backward(attention, gradient, ops);
       });
 }
 
-void Ring::forward(const Op& attention, std::vector<Op>& ops) const {
-  ops.push_back(pack_keys(attention, {keys_, {0}}));
+void Ring::forward(const Op& attention, Ops& ops) const {
+  const auto keys = [&](int64_t number) { return Operand{keys_, {number}}; };
+  ops.push_back(pack_keys(attention, keys(0)));
+  mark_round(ops.back(), 0);
   for (int64_t number = 0; number < axis_.size; ++number) {
-    if (number + 1 < axis_.size) ops.push_back(shift(keys_, number, keys_, number + 1));
-    ops.push_back(round(attention, number, OwnPairs::kAll));
-    ops.push_back(draft::free_op({keys_, {number}}));
+    if (number + 1 < axis_.size) ops.push_back(shift(keys(number), keys(number + 1)));
+    ops.push_back(
+        round(attention, number == 0, part_of_flops(number, OwnPairs::kAll, axis_.size, chunk_)));
+    ops.back().attributes.push_back(number);
+    if (number > 0) ops.back().reads.push_back(read_keys(keys(number)));
+    ops.push_back(draft::free_op(keys(number)));
   }
   rounds_.free_carried(attention, ops);
 }
 
-void Ring::backward(const Op& attention, const Operand& gradient, std::vector<Op>& ops) const {
-  const auto attend = [&](int64_t number, OwnPairs pairs, Access access) {
-    ops.push_back(round(attention, number, pairs));
-    ops.back().writes.push_back(
-        program::as(part(gradient, number), access, draft::block_slot(BlockValue::kKeyGradient)));
+void Ring::backward(const Op& attention, const Operand& gradient, Ops& ops) const {
+  const auto free = [&](const Operand& operand) { ops.push_back(draft::free_op(operand)); };
+  const auto come_home = [&](int64_t part) {
+    add(attention, part, axis_.size, gradient, ops);
+    free(value(gradients_, part, axis_.size - 1));
   };
-  ops.push_back(pack_keys(attention, {keys_, {0}}));
-  for (int64_t number = 0; number < axis_.size; ++number) {
-    if (number + 1 < axis_.size) ops.push_back(shift(keys_, number, keys_, number + 1));
-    attend(number, number == 0 ? OwnPairs::kAcross : OwnPairs::kAll, Access::kWrite);
-    ops.push_back(draft::free_op({keys_, {number}}));
-    if (number > 1) ops.push_back(add(attention, part(gradient, number), number));
-    if (number > 1) ops.push_back(draft::free_op({sums_, {number}}));
-    if (number > 1) ops.push_back(draft::free_op({parts_, {number - 1}}));
-    if (number > 0) ops.push_back(shift(parts_, number, sums_, number + 1));
-  }
-  attend(0, OwnPairs::kWithin, Access::kUpdate);
-  ops.push_back(add(attention, gradient, axis_.size));
-  ops.push_back(draft::free_op({sums_, {axis_.size}}));
-  ops.push_back(draft::free_op({parts_, {axis_.size - 1}}));
+  fetch_part(attention, 0, ops);
+  ops.push_back(own_round(attention, OwnPairs::kAcross, gradient));
+  free(value(part_keys_, 0, 0));
+  for (int64_t part = 0; part < parts_; ++part)
+    for (int64_t number = 1; number < axis_.size; ++number) {
+      part_round(attention, part, number, ops);
+      if (part > 0 && number == 1) come_home(part - 1);
+    }
+  ops.push_back(own_round(attention, OwnPairs::kWithin, gradient));
+  come_home(parts_ - 1);
   rounds_.free_carried(attention, ops);
 }
 
-Operand Ring::part(const Operand& gradient, int64_t number) const {
-  return number == 0 ? gradient : Operand{parts_, {number}};
+void Ring::fetch_part(const Op& attention, int64_t part, Ops& ops) const {
+  ops.push_back(pack_keys(attention, value(part_keys_, part, 0)));
+  mark_round(ops.back(), 0, {part, parts_});
+  ops.push_back(shift(value(part_keys_, part, 0), value(part_keys_, part, 1)));
 }
 
-Op Ring::round(const Op& attention, int64_t number, OwnPairs pairs) const {
+void Ring::part_round(const Op& attention, int64_t part, int64_t number, Ops& ops) const {
+  const auto free = [&](const Operand& operand) { ops.push_back(draft::free_op(operand)); };
+  const Operand keys = value(part_keys_, part, number), made = value(gradients_, part, number);
+  const bool fetches = number + 1 == axis_.size && part + 1 < parts_;
+  if (number + 1 < axis_.size) ops.push_back(shift(keys, value(part_keys_, part, number + 1)));
+  if (fetches) fetch_part(attention, part + 1, ops);
+  const double flops = part_of_flops(number, OwnPairs::kAll, axis_.size, chunk_);
+  Op op = round(attention, false, flops / static_cast<double>(parts_));
+  mark_round(op, number, {part, parts_});
+  op.attributes.push_back(static_cast<int64_t>(OwnPairs::kAll));
+  op.reads.push_back(read_keys(keys));
+  op.writes.push_back(
+      program::as(made, Access::kWrite, draft::block_slot(BlockValue::kKeyGradient)));
+  ops.push_back(std::move(op));
+  free(keys);
+  if (fetches) free(value(part_keys_, part + 1, 0));
+  if (number > 1) add(attention, part, number, made, ops);
+  if (number > 1) free(value(gradients_, part, number - 1));
+  ops.push_back(shift(made, value(sums_, part, number + 1)));
+}
+
+Op Ring::own_round(const Op& attention, OwnPairs pairs, const Operand& gradient) const {
+  const bool first = pairs == OwnPairs::kAcross;
+  Op op = round(attention, first, part_of_flops(0, pairs, axis_.size, chunk_));
+  mark_round(op, 0);
+  op.attributes.push_back(static_cast<int64_t>(pairs));
+  op.writes.push_back(program::as(gradient, first ? Access::kWrite : Access::kUpdate,
+                                  draft::block_slot(BlockValue::kKeyGradient)));
+  return op;
+}
+
+Op Ring::round(const Op& attention, bool first, double flops) const {
   const bool forward = draft::phase_of(attention) == Phase::kForward;
   Op op = attention;
   op.kernel = forward ? &draft::kAttendRound : &draft::kAttendRoundInput;
   op.group = axis_.group;
-  draft::scale_flops(op, part_of_flops(number, pairs, axis_.size, chunk_));
-  op.attributes.push_back(number);
-  if (!forward) op.attributes.push_back(static_cast<int64_t>(pairs));
-  const bool first = number == 0 && pairs != OwnPairs::kWithin;
+  draft::scale_flops(op, flops);
   rounds_.attend(op, attention, first);
-  if (number > 0)
-    op.reads.push_back(
-        program::as({keys_, {number}}, Access::kRead, draft::block_slot(BlockValue::kKeys)));
   return op;
 }
 
-Op Ring::shift(int array, int64_t from, int to_array, int64_t to) const {
-  return transfer_op(OpKind::kShift, axis_, {array, {from}}, {to_array, {to}});
+Op Ring::shift(const Operand& from, const Operand& to) const {
+  return transfer_op(OpKind::kShift, axis_, from, to);
 }
 
-Op Ring::add(const Op& attention, const Operand& to, int64_t from) const {
-  Op op = add_sum(attention, axis_, {sums_, {from}}, to);
+void Ring::add(const Op& attention, int64_t part, int64_t number, const Operand& to,
+               Ops& ops) const {
+  const Operand sum = value(sums_, part, number);
+  Op op = add_sum(attention, axis_, sum, to);
   op.kernel = &draft::kAddKeyGradient;
-  return op;
+  mark_round(op, number, {part, parts_});
+  ops.push_back(std::move(op));
+  ops.push_back(draft::free_op(sum));
+}
+
+Operand Ring::value(int array, int64_t part, int64_t number) const {
+  return {array, {part * axis_.size + number}};
 }
 
 }  // namespace strait::strategy

@@ -52,6 +52,10 @@ Op pack_keys(const Op& reader, const Operand& keys) {
   return op;
 }
 
+void mark_round(Op& op, int64_t number, const sequence::KeyPart& part) {
+  op.attributes.insert(op.attributes.end(), {number, part.number, part.parts});
+}
+
 Op transfer_op(program::OpKind kind, const SequenceAxis& axis, const Operand& from,
                const Operand& to) {
   Op op;

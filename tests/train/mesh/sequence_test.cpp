@@ -10,6 +10,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/cost/cost.h"
+#include "strait/draft/block_kernels.h"
 #include "strait/program/memory.h"
 #include "strait/sequence/price.h"
 #include "strait/sequence/traffic.h"
@@ -204,6 +205,32 @@ TEST_F(SharedSequences, Bfloat16TrainsAlongsideOneRank) {
   }
 }
 
+/// Long chunks go around part by part in a backward: here two of each of a ring's four ranks, and
+/// four where two neighbours exchange heads.
+TEST_F(SharedSequences, LongChunksGoAroundInParts) {
+  const Sets windows = {"model.family=mistral", "model.shape.window=300", "model.shape.bias=false"};
+  for (Sets what : {Sets{}, kLlama, windows, kDocuments}) {
+    what.insert(what.end(), {"model.shape.context=2048", "model.shape.layers=1",
+                             "train.global_batch_size=2", "train.steps=2"});
+    const Trained want = train({.sequence = 1, .what = what, .micro_batches = 8});
+    for (const auto& [heads, parts] : {std::pair{1, 2}, {2, 4}}) {
+      const Sets how = {"sequence.engine=" + std::string(heads == 1 ? "ring" : "heads_ring"),
+                        fmt::format("sequence.head_ranks={}", heads == 1 ? 0 : heads)};
+      const Case c{.sequence = 4, .what = what, .how = how, .micro_batches = 8};
+      SCOPED_TRACE(c.text());
+      const Job job = make_job(run_of(c), 4);
+      int64_t most = 0;
+      program::for_each_op(job.design.steady().front().body, [&](const program::Op& op) {
+        if (op.kernel == &draft::kPackKeys)
+          most = std::max(most, program::attribute<int64_t>(op, draft::kParts));
+      });
+      EXPECT_EQ(most, parts);
+      expect_equal(train(c), want);
+      test::expect_predicted_memory(test::train_small(run_of(c), 4, next_folder()));
+    }
+  }
+}
+
 TEST_F(SharedSequences, CheckpointsGoFromAnyShareToAnyOther) {
   const std::vector<Case> parts = {
       {.sequence = 4}, {.sequence = 1, .data = 2, .placement = "zero3"}, {.sequence = 2, .x = 2}};
@@ -285,7 +312,10 @@ int64_t activations_and_workspace(program::Program step) {
 TEST_F(SharedSequences, MemoryOfOneRankFallsAsItsRanks) {
   const std::map<std::string, Sets> families = {
       {"GPT-2", {"model.shape.dropout=0"}},
-      {"Llama", {"model.family=llama", "model.shape.tied_head=false"}}};
+      {"GPT-2 in bf16", {"model.shape.dropout=0", "train.precision=bf16"}},
+      {"Llama", {"model.family=llama", "model.shape.tied_head=false"}},
+      {"Llama in bf16",
+       {"model.family=llama", "model.shape.tied_head=false", "train.precision=bf16"}}};
   std::string figures;
   for (const auto& [family, what] : families)
     for (const int layers : {8, 12}) {
