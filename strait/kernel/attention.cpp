@@ -13,41 +13,29 @@
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
 
+/// Divides by the sums of the probabilities.
+template <class T>
+HWY_ATTR void finish_tile(const AttentionCall<T>& call, const QueryTile<T>& tile) {
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    const Wide<T> sum = tile.state.sum[row];
+    scale_row(tile.sums.data + row * tile.sums.stride, call.head_width, Wide<T>{1} / sum);
+    if (call.log_sum_exp)
+      call.log_sum_exp[tile.query + row] = tile.state.maximum[row] + std::log(sum);
+  }
+  settle(tile.sums, tile.rows, call.head_width, call.out + tile.query * call.out_stride,
+         call.out_stride);
+}
+
 template <class T>
 HWY_ATTR void attention_any(const AttentionCall<T>& call) {
-  using W = Wide<T>;
-  HWY_ALIGN W scores[kTile * kTile];
-  HWY_ALIGN W wide[kSumElements<T>];
-  HWY_ALIGN T narrow[kFactorElements<T>];
-  RowState<W> state;
-  for (int64_t query = 0; query < call.queries; query += kTile) {
-    const int64_t rows = std::min(kTile, call.queries - query);
-    const int64_t keys = call.first + query + rows;
-    const int64_t begin = first_key(call, query, rows);
-    T* out = call.out + query * call.out_stride;
-    const Sums<T> sums = sums_in(out, call.out_stride, wide, kMostNarrowHeadWidth);
-    for (int64_t key = begin; key < keys; key += kTile) {
-      const AttentionTile tile{query, rows, key, std::min(kTile, keys - key)};
-      tile_scores(call, tile, scores);
-      state.begun = key != begin;
-      softmax_tile(call, tile, scores, state, sums);
-      gemm_range<T, W>({.rows = rows,
-                        .columns = call.head_width,
-                        .depth = tile.columns,
-                        .a = {factors<T>(scores, rows, tile.columns, narrow), kTile, 1},
-                        .b = {call.v + key * call.kv_stride, call.kv_stride, 1},
-                        .c = sums.data,
-                        .c_stride = sums.stride,
-                        .accumulate = key != begin,
-                        .products = call.products});
-    }
-    for (int64_t row = 0; row < rows; ++row) {
-      scale_row(sums.data + row * sums.stride, call.head_width, W{1} / state.sum[row]);
-      if (call.log_sum_exp)
-        call.log_sum_exp[query + row] = state.maximum[row] + std::log(state.sum[row]);
-    }
-    settle(sums, rows, call.head_width, out, call.out_stride);
-  }
+  const auto sums_of = [&](int64_t query, Wide<T>* wide) HWY_ATTR {
+    return sums_in(call.out + query * call.out_stride, call.out_stride, wide, call.head_width);
+  };
+  const auto last_key = [&](int64_t query, int64_t rows) { return call.first + query + rows; };
+  with_way<T>(call.products, [&](const auto& way) HWY_ATTR {
+    attend_groups(way, call, 0, last_key, sums_of,
+                  [&](const QueryTile<T>& tile) HWY_ATTR { finish_tile(call, tile); });
+  });
 }
 STRAIT_KERNEL_TARGET(attention, AttentionCall)
 
@@ -75,10 +63,11 @@ inline AttentionBackwardCall<T> member_of(AttentionBackwardCall<T> call, int64_t
   return call;
 }
 
-/// Adds what the queries of one head say about the keys [key, key + columns), whose gradients are
-/// in `sums`.
-template <class T>
-HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, int64_t columns,
+/// Adds what the queries of one head say about the packed keys [key, key + columns), whose
+/// gradients are in `sums`.
+template <class Way, class T>
+HWY_ATTR void add_key_tile(const Way& way, const AttentionBackwardCall<T>& call, int64_t key,
+                           int64_t columns, const AttentionPanels<Wide<T>>& panels,
                            BackwardTiles<T>& tiles, TileSums<T>& sums) {
   const AttentionCall<T>& forward = call.forward;
   const int64_t width = forward.head_width;
@@ -87,15 +76,16 @@ HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, in
     const int64_t rows = std::min(kTile, forward.queries - query);
     if (first_key(forward, query, rows) > key) continue;
     const AttentionTile tile{query, rows, key, columns};
-    const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
-    tile_scores(forward, tile, tiles.probabilities);
-    row_products<T>(forward, tile, {out_gradient, call.out_gradient_stride, 1},
-                    {forward.v + key * forward.kv_stride, forward.kv_stride, 1}, tiles.gradients);
+    tile_scores<kOwnRows<T>>(way, forward, tile, panels, tiles.probabilities);
+    row_products<kOwnRows<T>>(way, forward, tile,
+                              rows_at(call.out_gradient, query, call.out_gradient_stride),
+                              panels.values, panels, tiles.gradients);
     score_gradients(forward, tile, call.delta + query, tiles.probabilities, tiles.gradients);
     sums.dq_begun = key != first_key(forward, query, rows);
     add_tile_gradients(
-        call, tile, factors<T>(tiles.probabilities, rows, columns, tiles.narrow),
-        factors<T>(tiles.gradients, rows, columns, tiles.narrow + kFactorElements<T>), sums);
+        way, call, tile, factors<T>(tiles.probabilities, rows, columns, tiles.narrow),
+        factors<T>(tiles.gradients, rows, columns, tiles.narrow + kFactorElements<T>), panels,
+        sums);
     sums.begun = true;
   }
   settle<T>({sums.dq.data + key * sums.dq.stride, sums.dq.stride}, columns, width,
@@ -104,23 +94,28 @@ HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, in
 
 /// Keys outside, so that their gradients are summed up in one place; a query's last tile is its
 /// diagonal.
-template <class T>
-HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
+template <class Way, class T>
+HWY_ATTR void attend_backward(const Way& way, const AttentionBackwardCall<T>& call) {
   BackwardTiles<T> tiles;
-  HWY_ALIGN Wide<T> wide[2 * kSumElements<T>];
   const int64_t queries = call.forward.queries, width = call.forward.head_width;
-  for (int64_t member = 0; member < call.group; ++member) query_deltas(member_of(call, member));
+  const AttentionPanels<Wide<T>> panels = attention_panels<Wide<T>>(width);
   for (int64_t key = 0; key < queries; key += kTile) {
     const int64_t columns = std::min(kTile, queries - key);
     T *dk = call.dk + key * call.gradient_stride, *dv = call.dv + key * call.gradient_stride;
     TileSums<T> sums;
-    sums.dk = sums_in(dk, call.gradient_stride, wide, kMostNarrowHeadWidth);
-    sums.dv = sums_in(dv, call.gradient_stride, wide + kSumElements<T>, kMostNarrowHeadWidth);
+    sums.dk = sums_in(dk, call.gradient_stride, panels.sums, width);
+    sums.dv = sums_in(dv, call.gradient_stride, panels.sums + panels.tile, width);
+    pack_keys(way, call.forward, key, columns, panels);
     for (int64_t member = 0; member < call.group; ++member)
-      add_key_tile(member_of(call, member), key, columns, tiles, sums);
+      add_key_tile(way, member_of(call, member), key, columns, panels, tiles, sums);
     settle(sums.dk, columns, width, dk, call.gradient_stride);
     settle(sums.dv, columns, width, dv, call.gradient_stride);
   }
+}
+template <class T>
+HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
+  for (int64_t member = 0; member < call.group; ++member) query_deltas(member_of(call, member));
+  with_way<T>(call.forward.products, [&](const auto& way) HWY_ATTR { attend_backward(way, call); });
 }
 STRAIT_KERNEL_TARGET(attention_backward, AttentionBackwardCall)
 

@@ -8,9 +8,11 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <type_traits>
 
 #include "hwy/highway.h"
@@ -18,13 +20,11 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "strait/kernel/activation-inl.h"
 #include "strait/kernel/attention.h"
-#include "strait/kernel/gemm_block-inl.h"
+#include "strait/kernel/attention_panels-inl.h"
 #include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
-
-constexpr int64_t kTile = 64;  // queries and keys per tile
 
 /// One tile of queries [query, query + rows) x keys [key, key + columns), counted in rows of q and
 /// of k. The first row of k stands at position `key_first`.
@@ -123,18 +123,24 @@ HWY_ATTR const T* factors(const Wide<T>* tile, [[maybe_unused]] int64_t rows,
   }
 }
 
-/// target[rows, columns] = left rows . right rows^T over head_width.
+/// target[rows, columns] = rows . keys^T over head_width, of keys or values that are packed.
+template <RowsOfA kRows, class Way, class T>
+HWY_ATTR void row_products(const Way& way, const AttentionCall<T>& call, const AttentionTile& tile,
+                           const MatrixView<T>& rows, const Wide<T>* keys,
+                           const AttentionPanels<Wide<T>>& panels, Wide<T>* target,
+                           Wide<T>* packed_rows = nullptr) {
+  const GemmCall<T, Wide<T>> product{.rows = tile.rows,
+                                     .columns = tile.columns,
+                                     .depth = call.head_width,
+                                     .a = rows,
+                                     .c = target,
+                                     .c_stride = kTile};
+  multiply_tiles<kRows>(way, product, keys, panels, packed_rows);
+}
+
 template <class T>
-HWY_ATTR void row_products(const AttentionCall<T>& call, const AttentionTile& tile,
-                           MatrixView<T> left, MatrixView<T> right, Wide<T>* target) {
-  gemm_range<T, Wide<T>>({.rows = tile.rows,
-                          .columns = tile.columns,
-                          .depth = call.head_width,
-                          .a = left,
-                          .b = {right.data, right.column_stride, right.row_stride},
-                          .c = target,
-                          .c_stride = kTile,
-                          .products = call.products});
+inline MatrixView<T> rows_at(const T* first, int64_t row, int64_t stride) {
+  return {first + row * stride, stride, 1};
 }
 
 /// Scales and caps all scores of a tile.
@@ -154,12 +160,13 @@ HWY_ATTR void cap_scores(const AttentionCall<T>& call, const AttentionTile& tile
   }
 }
 
-/// Products of queries and keys, times tile_scale the scores.
-template <class T>
-HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& tile,
-                          Wide<T>* scores) {
-  row_products<T>(call, tile, {call.q + tile.query * call.q_stride, call.q_stride, 1},
-                  {call.k + tile.key * call.kv_stride, call.kv_stride, 1}, scores);
+/// Products of queries and packed keys, times tile_scale the scores.
+template <RowsOfA kRows, class Way, class T>
+HWY_ATTR void tile_scores(const Way& way, const AttentionCall<T>& call, const AttentionTile& tile,
+                          const AttentionPanels<Wide<T>>& panels, Wide<T>* scores,
+                          Wide<T>* packed_queries = nullptr) {
+  row_products<kRows>(way, call, tile, rows_at(call.q, tile.query, call.q_stride), panels.keys,
+                      panels, scores, packed_queries);
   if (call.cap > 0.0) cap_scores(call, tile, scores);
 }
 
@@ -244,11 +251,59 @@ HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& ti
   }
 }
 
-/// Rows that bf16 cannot sum up in place: fp32 beside it. One element where nothing is needed.
-template <class T>
-constexpr int64_t kSumElements = std::is_same_v<T, Wide<T>> ? 1 : kTile* kMostNarrowHeadWidth;
+/// Of factors that are rounded to bf16: one element where nothing is needed.
 template <class T>
 constexpr int64_t kFactorElements = std::is_same_v<T, Wide<T>> ? 1 : kTile* kTile;
+
+/// A tile of queries: which keys they attend to, in rows of k, and where their results go.
+template <class T>
+struct QueryTile {
+  int64_t query = 0, rows = 0, begin = 0, end = 0;
+  Sums<T> sums;
+  RowState<Wide<T>> state;
+  bool sees(int64_t key) const { return begin <= key && key < end; }
+};
+
+/// Results of up to kTileGroup tiles, not yet divided by RowState::sum. Each tile of keys is packed
+/// once for all of them.
+template <class Way, class T>
+HWY_ATTR void attend_tiles(const Way& way, const AttentionCall<T>& call, int64_t key_first,
+                           const AttentionPanels<Wide<T>>& panels, std::span<QueryTile<T>> group) {
+  using W = Wide<T>;
+  HWY_ALIGN W scores[kTile * kTile];
+  HWY_ALIGN T narrow[kFactorElements<T>];
+  const int64_t width = call.head_width, stride = call.kv_stride;
+  const auto queries_of = [&](const QueryTile<T>& tile) {
+    return panels.queries + (&tile - group.data()) * panels.tile;
+  };
+  int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
+  for (const QueryTile<T>& tile : group) {
+    if (tile.begin >= tile.end) continue;
+    begin = std::min(begin, tile.begin);
+    end = std::max(end, tile.end);
+    pack_first(way, rows_at(call.q, tile.query, call.q_stride), tile.rows, width, queries_of(tile));
+  }
+  for (int64_t key = begin; key < end; key += kTile) {
+    const int64_t columns = std::min(kTile, end - key);
+    pack_second(way, MatrixView<T>{call.k + key * stride, 1, stride}, columns, width, panels.keys);
+    pack_second(way, rows_at(call.v, key, stride), width, columns, panels.values);
+    for (QueryTile<T>& tile : group) {
+      if (!tile.sees(key)) continue;
+      const AttentionTile at{tile.query, tile.rows, key, columns, key_first};
+      tile_scores<RowsOfA::kPrepared>(way, call, at, panels, scores, queries_of(tile));
+      tile.state.begun = key != tile.begin;
+      softmax_tile(call, at, scores, tile.state, tile.sums);
+      const GemmCall<T, W> product{.rows = tile.rows,
+                                   .columns = width,
+                                   .depth = columns,
+                                   .a = {factors<T>(scores, tile.rows, columns, narrow), kTile, 1},
+                                   .c = tile.sums.data,
+                                   .c_stride = tile.sums.stride,
+                                   .accumulate = tile.state.begun};
+      multiply_tiles<kOwnRows<T>>(way, product, panels.values, panels);
+    }
+  }
+}
 
 template <class T>
 HWY_ATTR Wide<T> dot(const T* a, const T* b, int64_t count) {
@@ -298,6 +353,31 @@ HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile&
   }
 }
 
+/// All queries, group by group: `end_of` gives the end of the keys that a tile may attend to, in
+/// rows of k, `sums_of` where its results are summed up, and `finish` takes each one that is
+/// complete.
+template <class Way, class T, class EndOf, class SumsOf, class Finish>
+HWY_ATTR void attend_groups(const Way& way, const AttentionCall<T>& call, int64_t key_first,
+                            const EndOf& end_of, const SumsOf& sums_of, const Finish& finish) {
+  std::array<QueryTile<T>, kTileGroup> tiles;
+  const AttentionPanels<Wide<T>> panels = attention_panels<Wide<T>>(call.head_width);
+  for (int64_t query = 0; query < call.queries;) {
+    size_t count = 0;
+    for (; count < tiles.size() && query < call.queries; ++count, query += kTile) {
+      const int64_t rows = std::min(kTile, call.queries - query);
+      QueryTile<T>& tile = tiles[count];
+      tile.query = query;
+      tile.rows = rows;
+      tile.begin = first_key(call, query, rows, key_first);
+      tile.end = end_of(query, rows);
+      tile.sums = sums_of(query, panels.sums + static_cast<int64_t>(count) * panels.tile);
+    }
+    const std::span<QueryTile<T>> group(tiles.data(), count);
+    attend_tiles(way, call, key_first, panels, group);
+    for (const QueryTile<T>& tile : group) finish(tile);
+  }
+}
+
 /// Where the gradients of one key tile and of all queries are summed up.
 template <class T>
 struct TileSums {
@@ -306,36 +386,47 @@ struct TileSums {
   bool dq_begun = false;  // dq does
 };
 
-/// The products of one tile: dV += P^T dO, dK += dS^T Q, dQ += dS K.
-template <class T>
-HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const AttentionTile& tile,
-                                 const T* probabilities, const T* gradients,
+/// Keys and values [key, key + columns) for all products of a backward.
+template <class Way, class T>
+HWY_ATTR void pack_keys(const Way& way, const AttentionCall<T>& call, int64_t key, int64_t columns,
+                        const AttentionPanels<Wide<T>>& panels) {
+  const int64_t stride = call.kv_stride, width = call.head_width;
+  const T *k = call.k + key * stride, *v = call.v + key * stride;
+  pack_second(way, MatrixView<T>{k, 1, stride}, columns, width, panels.keys);
+  pack_second(way, MatrixView<T>{v, 1, stride}, columns, width, panels.values);
+  pack_second(way, MatrixView<T>{k, stride, 1}, width, columns, panels.keys_by_column);
+}
+
+/// The products of one tile: dV += P^T dO, dK += dS^T Q, dQ += dS K, of packed keys.
+template <class Way, class T>
+HWY_ATTR void add_tile_gradients(const Way& way, const AttentionBackwardCall<T>& call,
+                                 const AttentionTile& tile, const T* probabilities,
+                                 const T* gradients, const AttentionPanels<Wide<T>>& panels,
                                  const TileSums<T>& sums) {
   const AttentionCall<T>& forward = call.forward;
   const int64_t width = forward.head_width;
-  GemmCall<T, Wide<T>> product{
-      .rows = tile.columns,
-      .columns = width,
-      .depth = tile.rows,
-      .a = {probabilities, 1, kTile},
-      .b = {call.out_gradient + tile.query * call.out_gradient_stride, call.out_gradient_stride, 1},
-      .c = sums.dv.data,
-      .c_stride = sums.dv.stride,
-      .accumulate = sums.begun,
-      .products = forward.products};
-  gemm_range(product);
+  const auto pack = [&](const MatrixView<T>& rows)
+                        HWY_ATTR { pack_second(way, rows, width, tile.rows, panels.queries); };
+  GemmCall<T, Wide<T>> product{.rows = tile.columns,
+                               .columns = width,
+                               .depth = tile.rows,
+                               .a = {probabilities, 1, kTile},
+                               .c = sums.dv.data,
+                               .c_stride = sums.dv.stride,
+                               .accumulate = sums.begun};
+  pack(rows_at(call.out_gradient, tile.query, call.out_gradient_stride));
+  multiply_tiles<kOwnRows<T>>(way, product, panels.queries, panels);
   product.a.data = gradients;
-  product.b = {forward.q + tile.query * forward.q_stride, forward.q_stride, 1};
   product.c = sums.dk.data;
-  gemm_range(product);
+  pack(rows_at(forward.q, tile.query, forward.q_stride));
+  multiply_tiles<kOwnRows<T>>(way, product, panels.queries, panels);
   product.rows = tile.rows;
   product.depth = tile.columns;
   product.a = {gradients, kTile, 1};
-  product.b = {forward.k + tile.key * forward.kv_stride, forward.kv_stride, 1};
   product.c = sums.dq.data + tile.query * sums.dq.stride;
   product.c_stride = sums.dq.stride;
   product.accumulate = sums.dq_begun;
-  gemm_range(product);
+  multiply_tiles<kOwnRows<T>>(way, product, panels.keys_by_column, panels);
 }
 
 /// Tiles of scores, and the same rounded where bf16 multiplies them.

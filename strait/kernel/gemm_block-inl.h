@@ -64,7 +64,8 @@ HWY_ATTR inline Panels<W> thread_panels(bool sums) {
   constexpr auto aligned = [](int64_t count) { return (count + 31) / 32 * 32; };
   const int64_t elements =
       aligned(kA) + aligned(kB) + aligned(kBias) + aligned(kMatrix) + (sums ? kNarrowSums : 0);
-  W* memory = static_cast<W*>(gemm_scratch(elements * static_cast<int64_t>(sizeof(W))));
+  W* memory = static_cast<W*>(
+      thread_scratch(ScratchUse::kProducts, elements * static_cast<int64_t>(sizeof(W))));
   W* const b = memory + aligned(kA);
   W* const bias = b + aligned(kB);
   W* const matrix = bias + aligned(kBias);
@@ -114,8 +115,15 @@ HWY_ATTR void pack_columns(const MatrixWay<Tiles>&, const MatrixView<Bfloat16>& 
   pack_matrix_panels(turned, columns, depth, reinterpret_cast<uint32_t*>(out));
 }
 
-/// rows x columns of the result, one block of depth: B is packed, A is packed panel by panel.
-template <class Way, class T, class C, class W = Wide<T>>
+/// What rows of A are multiplied as.
+enum class RowsOfA : uint8_t {
+  kPacked,    // panel by panel
+  kPrepared,  // have been packed: Panels::a
+  kInPlace    // where they are: wide numbers in the first-level cache, whole tiles of them
+};
+
+/// rows x columns of the result, one block of depth: B is packed.
+template <RowsOfA kRows = RowsOfA::kPacked, class Way, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>& panels,
                              int64_t depth, const TileTarget<W, C>& whole) {
   constexpr bool kPairs = Way::kDepths == 2;
@@ -125,8 +133,16 @@ HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>
   for (int64_t row = 0; row < whole.rows; row += kTileRows) {
     const int64_t rows = std::min(kTileRows, whole.rows - row);
     const MatrixView<T> part{a.data + row * a.row_stride, a.row_stride, a.column_stride};
-    pack_panels<kTileRows>(part, rows, depth,
-                           reinterpret_cast<typename Way::template Packed<W>*>(panels.a));
+    if constexpr (kRows == RowsOfA::kPrepared) {
+      in.a = panels.a + row * in.depth;
+    } else if constexpr (kRows == RowsOfA::kInPlace) {
+      in.a = part.data;
+      in.a_row = a.row_stride;
+      in.a_depth = a.column_stride;
+    } else {
+      pack_panels<kTileRows>(part, rows, depth,
+                             reinterpret_cast<typename Way::template Packed<W>*>(panels.a));
+    }
     for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
       in.b = panels.b + column * in.depth;
       multiply_tile<kPairs>(in, part_of(whole, row, column, kTileRows, kTileColumns<W>));
@@ -158,7 +174,7 @@ HWY_ATTR void fetch_target(const TileTarget<float, C>& target) {
       __builtin_prefetch(target.c + row * target.c_stride + column, 1);
 }
 
-template <class Tiles, class C>
+template <RowsOfA = RowsOfA::kPacked, class Tiles, class C>
 HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloat16>& a,
                              const Panels<float>& panels, int64_t depth,
                              const TileTarget<float, C>& whole) {
@@ -300,44 +316,38 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
   }
 }
 
-template <class Tiles, class C>
-HWY_ATTR void gemm_matrix(Tiles& tiles, const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
+/// Apart, because registers in plain C take 8 KiB of stack.
+template <class Tiles, class Act>
+HWY_ATTR HWY_NOINLINE void with_matrix_tiles(const Act& act) {
+  Tiles tiles;
   tiles.begin();
-  gemm_part(MatrixWay<Tiles>{tiles}, call, part);
+  act(MatrixWay<Tiles>{tiles});
   tiles.end();
 }
 
-/// Apart, because registers in plain C take 8 KiB of stack.
-template <class Tiles, class C>
-HWY_ATTR HWY_NOINLINE void gemm_matrix(const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
-  Tiles tiles;
-  gemm_matrix(tiles, call, part);
-}
-
-template <class C>
-HWY_ATTR void narrow_range(const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
-  NarrowProducts products = call.products;
-  if (products == NarrowProducts::kPlainTiles) return gemm_matrix<PlainTiles>(call, part);
+/// Calls act(way) with the way in which operands of T are multiplied.
+template <class T, class Act>
+HWY_ATTR void with_way([[maybe_unused]] NarrowProducts products, const Act& act) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    if (products == NarrowProducts::kPlainTiles) return with_matrix_tiles<PlainTiles>(act);
 #if HWY_ARCH_X86_64
-  // Inside attention oneDNN stands for tiles: its calls are too small to plan for.
-  const bool tiles = products == NarrowProducts::kTiles || products == NarrowProducts::kOneDnn;
-  if (tiles && tile_access() == TileAccess::kGranted) return gemm_matrix<MatrixTiles>(call, part);
+    // Inside attention oneDNN stands for tiles: its calls are too small to plan for.
+    const bool tiles = products == NarrowProducts::kTiles || products == NarrowProducts::kOneDnn;
+    if (tiles && tile_access() == TileAccess::kGranted) return with_matrix_tiles<MatrixTiles>(act);
 #endif
 #ifdef STRAIT_KERNEL_PAIRED
-  const bool named = products == NarrowProducts::kPaired || products == NarrowProducts::kWidened;
-  if (!named) products = narrow_products();
-  if (products == NarrowProducts::kPaired && __builtin_cpu_supports("avx512bf16"))
-    return gemm_part(PairWay(), call, part);
+    const bool named = products == NarrowProducts::kPaired || products == NarrowProducts::kWidened;
+    if (!named) products = narrow_products();
+    if (products == NarrowProducts::kPaired && __builtin_cpu_supports("avx512bf16"))
+      return act(PairWay());
 #endif
-  gemm_part(WideWay(), call, part);
+  }
+  act(WideWay());
 }
+
 template <class T, class C>
 HWY_ATTR void gemm_range(const GemmCall<T, C>& call, const GemmPart& part) {
-  if constexpr (std::is_same_v<T, Bfloat16>) {
-    narrow_range(call, part);
-  } else {
-    gemm_part(WideWay(), call, part);
-  }
+  with_way<T>(call.products, [&](const auto& way) HWY_ATTR { gemm_part(way, call, part); });
 }
 
 /// All of c.

@@ -113,7 +113,7 @@ HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, P
   constexpr int64_t kLane = lanes_of(Words()), kStep = 16 / static_cast<int64_t>(sizeof(T));
   constexpr int64_t kPairs = std::is_same_v<P, uint32_t> ? 2 : 1;  // depths in an element of out
   constexpr int64_t kRest = kWidth % kLane;  // rows behind the last whole vector
-  if constexpr (kRest % 4 != 0) return 0;
+  if constexpr (kRest != 0 && kRest < 4) return 0;
   int64_t k = 0;
   for (; k + kStep <= depth; k += kStep) {
     int64_t row = 0;

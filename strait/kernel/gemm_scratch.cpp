@@ -1,5 +1,6 @@
 #include "strait/kernel/gemm_scratch.h"
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -10,23 +11,27 @@ namespace {
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
+struct Scratch {
+  std::unique_ptr<void, Free> memory;
+  int64_t capacity = 0;
+};
 
 }  // namespace
 
-void* gemm_scratch(int64_t bytes) {
+void* thread_scratch(ScratchUse use, int64_t bytes) {
   constexpr int64_t kPage = 4096;
-  thread_local std::unique_ptr<void, Free> memory;
-  thread_local int64_t capacity = 0;
-  if (bytes > capacity) {
-    capacity = (bytes + kPage - 1) / kPage * kPage;
-    memory.reset();
-    memory.reset(std::aligned_alloc(kPage, static_cast<size_t>(capacity)));
-    if (!memory) {
-      capacity = 0;
+  thread_local std::array<Scratch, 2> scratches;
+  Scratch& scratch = scratches[static_cast<size_t>(use)];
+  if (bytes > scratch.capacity) {
+    scratch.capacity = (bytes + kPage - 1) / kPage * kPage;
+    scratch.memory.reset();
+    scratch.memory.reset(std::aligned_alloc(kPage, static_cast<size_t>(scratch.capacity)));
+    if (!scratch.memory) {
+      scratch.capacity = 0;
       throw std::bad_alloc();
     }
   }
-  return memory.get();
+  return scratch.memory.get();
 }
 
 }  // namespace strait::kernel

@@ -50,17 +50,19 @@ struct TileTarget {
   bool fetched = false;     // matrix tiles announce it to the memory: it is larger than the caches
 };
 
-/// Packed operands of a tile: a [depth][kTileRows], b [depth][kTileColumns].
+/// Operands of a tile: b packed, [depth][kTileColumns], and a, [depth][kTileRows], or where rows
+/// are given a stride in place.
 template <class W>
 struct TileOperands {
   const W* a = nullptr;
   const W* b = nullptr;
   int64_t depth = 0;
+  int64_t a_row = 0, a_depth = 0;  // strides of a that is not packed; 0: it is
 };
 
 template <class W, class C>
-HWY_ATTR inline void store_row(const TileTarget<W, C>& target, int64_t row,
-                               hn::Vec<hn::ScalableTag<W>> low, hn::Vec<hn::ScalableTag<W>> high) {
+HWY_INLINE void store_row(const TileTarget<W, C>& target, int64_t row,
+                          hn::Vec<hn::ScalableTag<W>> low, hn::Vec<hn::ScalableTag<W>> high) {
   const hn::ScalableTag<W> d;
   constexpr int64_t kLane = kLanes<W>;
   C* out = target.c + row * target.c_stride;
@@ -79,7 +81,7 @@ HWY_ATTR inline void store_row(const TileTarget<W, C>& target, int64_t row,
 }
 
 /// kRows rows of a tile.
-template <int64_t kRows, class W, class C>
+template <int64_t kRows, bool kInPlace, class W, class C>
 HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
                                          const TileTarget<W, C>& target) {
   const hn::ScalableTag<W> d;
@@ -96,13 +98,14 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
     }
   }
   const W *a = in.a, *b = in.b;
-  for (int64_t k = 0; k < in.depth; ++k, a += kTileRows, b += 2 * kLane) {
+  const int64_t a_row = kInPlace ? in.a_row : 1, a_depth = kInPlace ? in.a_depth : kTileRows;
+  for (int64_t k = 0; k < in.depth; ++k, a += a_depth, b += 2 * kLane) {
     const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLane);
     __builtin_prefetch(b + kAhead);
     __builtin_prefetch(b + kAhead + kLane);
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kRows; ++row) {
-      const V factor = hn::Set(d, a[row]);
+      const V factor = hn::Set(d, a[row * a_row]);
       low[row] = hn::MulAdd(factor, b0, low[row]);
       high[row] = hn::MulAdd(factor, b1, high[row]);
     }
@@ -161,7 +164,8 @@ HWY_ATTR inline void multiply_packed(const TileOperands<W>& in, const TileTarget
     return;
   }
 #endif
-  multiply_rows<kRows>(in, target);
+  if (in.a_row != 0) return multiply_rows<kRows, true>(in, target);
+  multiply_rows<kRows, false>(in, target);
 }
 
 /// The tile of `target.rows` rows with no more work than the next multiple of a third of a tile.

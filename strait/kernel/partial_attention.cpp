@@ -22,51 +22,32 @@ inline int64_t last_key(const Call& call, int64_t query, int64_t rows) {
 
 /// Divides by the sums of the probabilities. A row without any becomes 0 and minus infinity.
 template <class T>
-HWY_ATTR void normalise(const PartialAttentionCall<T>& call, int64_t query, int64_t rows,
-                        const RowState<Wide<T>>& state, bool attends) {
+HWY_ATTR void normalise(const PartialAttentionCall<T>& call, const QueryTile<T>& tile) {
   using W = Wide<T>;
-  for (int64_t row = 0; row < rows; ++row) {
-    W* out = call.out + (query + row) * call.out_stride;
-    const bool any = attends && state.sum[row] > W{0};
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    W* out = tile.sums.data + row * tile.sums.stride;
+    const bool any = tile.begin < tile.end && tile.state.sum[row] > W{0};
     if (any) {
-      scale_row(out, call.rows.head_width, W{1} / state.sum[row]);
+      scale_row(out, call.rows.head_width, W{1} / tile.state.sum[row]);
     } else {
       std::fill_n(out, call.rows.head_width, W{0});
     }
-    call.rows.log_sum_exp[query + row] =
-        any ? state.maximum[row] + std::log(state.sum[row]) : -std::numeric_limits<W>::infinity();
+    call.rows.log_sum_exp[tile.query + row] =
+        any ? tile.state.maximum[row] + std::log(tile.state.sum[row])
+            : -std::numeric_limits<W>::infinity();
   }
 }
 
 template <class T>
 HWY_ATTR void partial_attention_any(const PartialAttentionCall<T>& call) {
-  using W = Wide<T>;
-  const AttentionCall<T>& in = call.rows;
-  HWY_ALIGN W scores[kTile * kTile];
-  HWY_ALIGN T narrow[kFactorElements<T>];
-  RowState<W> state;
-  for (int64_t query = 0; query < in.queries; query += kTile) {
-    const int64_t rows = std::min(kTile, in.queries - query);
-    const int64_t end = last_key(call, query, rows);
-    const int64_t begin = first_key(in, query, rows, call.key_first);
-    const Sums<T> sums{call.out + query * call.out_stride, call.out_stride};
-    for (int64_t key = begin; key < end; key += kTile) {
-      const AttentionTile tile{query, rows, key, std::min(kTile, end - key), call.key_first};
-      tile_scores(in, tile, scores);
-      state.begun = key != begin;
-      softmax_tile(in, tile, scores, state, sums);
-      gemm_range<T, W>({.rows = rows,
-                        .columns = in.head_width,
-                        .depth = tile.columns,
-                        .a = {factors<T>(scores, rows, tile.columns, narrow), kTile, 1},
-                        .b = {in.v + key * in.kv_stride, in.kv_stride, 1},
-                        .c = sums.data,
-                        .c_stride = sums.stride,
-                        .accumulate = key != begin,
-                        .products = in.products});
-    }
-    normalise(call, query, rows, state, begin < end);
-  }
+  const auto sums_of = [&](int64_t query, Wide<T>*) {
+    return Sums<T>{call.out + query * call.out_stride, call.out_stride};
+  };
+  const auto end_of = [&](int64_t query, int64_t rows) { return last_key(call, query, rows); };
+  with_way<T>(call.rows.products, [&](const auto& way) HWY_ATTR {
+    attend_groups(way, call.rows, call.key_first, end_of, sums_of,
+                  [&](const QueryTile<T>& tile) HWY_ATTR { normalise(call, tile); });
+  });
 }
 STRAIT_KERNEL_TARGET(partial_attention, PartialAttentionCall)
 
@@ -121,10 +102,12 @@ inline PartialAttentionBackwardCall<T> member_of(PartialAttentionBackwardCall<T>
   return call;
 }
 
-/// Adds what the queries of one head say about the keys [key, key + columns), and those about them.
-template <class T>
-HWY_ATTR void add_key_block(const PartialAttentionBackwardCall<T>& call, int64_t key,
-                            int64_t columns, BackwardTiles<T>& tiles) {
+/// Adds what the queries of one head say about the packed keys [key, key + columns), and those
+/// about them.
+template <class Way, class T>
+HWY_ATTR void add_key_block(const Way& way, const PartialAttentionBackwardCall<T>& call,
+                            int64_t key, int64_t columns, const AttentionPanels<Wide<T>>& panels,
+                            BackwardTiles<T>& tiles) {
   const AttentionCall<T>& in = call.rows;
   const int64_t gradients = key * call.kv_gradient_stride;
   const TileSums<T> sums{.dk = {call.dk + gradients, call.kv_gradient_stride},
@@ -140,23 +123,30 @@ HWY_ATTR void add_key_block(const PartialAttentionBackwardCall<T>& call, int64_t
     if (last_key(call, query, rows) <= key) continue;
     if (first_key(in, query, rows, call.key_first) >= key + columns) continue;
     const AttentionTile tile{query, rows, key, columns, call.key_first};
-    const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
-    tile_scores(in, tile, tiles.probabilities);
-    row_products<T>(in, tile, {out_gradient, call.out_gradient_stride, 1},
-                    {in.v + key * in.kv_stride, in.kv_stride, 1}, tiles.gradients);
+    tile_scores<kOwnRows<T>>(way, in, tile, panels, tiles.probabilities);
+    row_products<kOwnRows<T>>(way, in, tile,
+                              rows_at(call.out_gradient, query, call.out_gradient_stride),
+                              panels.values, panels, tiles.gradients);
     score_gradients(in, tile, call.delta + query, tiles.probabilities, tiles.gradients);
     add_tile_gradients(
-        products, tile, factors<T>(tiles.probabilities, rows, columns, tiles.narrow),
-        factors<T>(tiles.gradients, rows, columns, tiles.narrow + kFactorElements<T>), sums);
+        way, products, tile, factors<T>(tiles.probabilities, rows, columns, tiles.narrow),
+        factors<T>(tiles.gradients, rows, columns, tiles.narrow + kFactorElements<T>), panels,
+        sums);
   }
 }
 
 template <class T>
 HWY_ATTR void partial_attention_backward_any(const PartialAttentionBackwardCall<T>& call) {
   BackwardTiles<T> tiles;
-  for (int64_t key = 0; key < call.keys; key += kTile)
-    for (int64_t member = 0; member < call.group; ++member)
-      add_key_block(member_of(call, member), key, std::min(kTile, call.keys - key), tiles);
+  const AttentionPanels<Wide<T>> panels = attention_panels<Wide<T>>(call.rows.head_width);
+  with_way<T>(call.rows.products, [&](const auto& way) HWY_ATTR {
+    for (int64_t key = 0; key < call.keys; key += kTile) {
+      const int64_t columns = std::min(kTile, call.keys - key);
+      pack_keys(way, call.rows, key, columns, panels);
+      for (int64_t member = 0; member < call.group; ++member)
+        add_key_block(way, member_of(call, member), key, columns, panels, tiles);
+    }
+  });
 }
 STRAIT_KERNEL_TARGET(partial_attention_backward, PartialAttentionBackwardCall)
 

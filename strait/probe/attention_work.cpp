@@ -171,8 +171,7 @@ std::unique_ptr<AttentionWork::Head> make_head(const AttentionCase& shape, Dtype
 AttentionCase attention_of(const std::optional<Run>& run) {
   if (!run) return {};
   const ShapeOptions& shape = run->model.shape;
-  return {std::clamp<int64_t>(shape.context, 1, kMostTokens),
-          std::min(shape.head_elements(), kernel::kMostNarrowHeadWidth)};
+  return {std::clamp<int64_t>(shape.context, 1, kMostTokens), shape.head_elements()};
 }
 
 AttentionWork::AttentionWork(const AttentionCase& shape, Dtype dtype, int64_t threads,

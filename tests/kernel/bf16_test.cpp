@@ -419,8 +419,8 @@ void expect_near_floats(const AttentionSize& size) {
 TEST(Bfloat16Kernels, AttentionStaysNearFloats) {
   on_every_target([] {
     for (const bool documents : {false, true})
-      for (const int64_t width : {5, 32, 256})
-        for (const int64_t queries : {1, 64, 65, 150})
+      for (const int64_t width : {5, 32, 800})
+        for (const int64_t queries : {1, 64, 65, 150, 330})
           expect_near_floats({queries, width, documents});
   });
 }

@@ -424,6 +424,8 @@ TYPED_TEST(KernelTest, AttentionEqualsThePlainOne) {
         check_attention<TypeParam>({150, 0, 16, documents, rate});
         check_attention<TypeParam>({1, 90, 16, documents, rate});
         check_attention<TypeParam>({70, 67, 8, documents, rate});
+        check_attention<TypeParam>({70, 0, 400, documents, rate});
+        check_attention<TypeParam>({300, 30, 4, documents, rate});  // more than a group of tiles
       }
     }
   });
