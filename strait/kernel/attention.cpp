@@ -53,7 +53,7 @@ template <class T>
 inline AttentionBackwardCall<T> member_of(AttentionBackwardCall<T> call, int64_t member) {
   const int64_t columns = member * call.forward.head_width, rows = member * call.forward.queries;
   call.forward.q += columns;
-  call.forward.out += columns;
+  if (call.forward.out) call.forward.out += columns;
   call.forward.log_sum_exp += rows;
   call.forward.head += static_cast<uint64_t>(member);
   call.out_gradient += columns;
@@ -114,7 +114,8 @@ HWY_ATTR void attend_backward(const Way& way, const AttentionBackwardCall<T>& ca
 }
 template <class T>
 HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
-  for (int64_t member = 0; member < call.group; ++member) query_deltas(member_of(call, member));
+  for (int64_t member = 0; call.forward.out && member < call.group; ++member)
+    query_deltas(member_of(call, member));
   with_way<T>(call.forward.products, [&](const auto& way) HWY_ATTR { attend_backward(way, call); });
 }
 STRAIT_KERNEL_TARGET(attention_backward, AttentionBackwardCall)

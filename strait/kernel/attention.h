@@ -52,7 +52,9 @@ struct AttentionBackwardCall {
   T* dk = nullptr;
   T* dv = nullptr;
   int64_t gradient_stride = 0;
-  Wide<T>* delta = nullptr;  // scratch [group, queries]
+  /// [group, queries]: delta of each query (DeltaCall), made here; without `forward.out` it is
+  /// given.
+  Wide<T>* delta = nullptr;
   Wide<T>* dq_sum =
       nullptr;  // scratch [group, queries, head_width]; only for bf16, which keeps no sums
   int64_t group = 1;

@@ -61,7 +61,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::chunk_call(const SegmentCall& c
   one.first = share.begin(half);
   one.q += row * one.q_stride;
   one.kv_stride = 2 * extent_.kv_width();
-  one.out += row * one.out_stride;
+  if (one.out) one.out += row * one.out_stride;
   if (one.log_sum_exp) one.log_sum_exp += row;
   if (one.starts) one.starts += row;
   if (call.batch->row_starts)
@@ -119,6 +119,7 @@ void TransformerSegments<T>::begin_gradients(const SegmentCall& call, int64_t se
   const QuerySums sums = query_sums(call, sequence, head);
   for (int64_t row = 0; row < tokens; ++row)
     std::fill_n(sums.data + row * sums.stride, extent_.head_width, Wide<T>{0});
+  if (!call[kAttention]) return;  // kDelta is there
   const kernel::PartialAttentionBackwardCall<T> all = chunk_gradient(call, sequence, head, 0);
   kernel::attention_delta<T>({tokens, extent_.head_width, all.rows.out, width, all.out_gradient,
                               width,

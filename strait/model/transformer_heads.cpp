@@ -36,6 +36,7 @@ void TransformerSegments<T>::run_head_step(const SegmentCall& call, HeadStep ste
     case HeadStep::kReceive:
       return copy_heads(call, {at(call, kAttention), at(call, kHeadOutReceive), false, false});
     case HeadStep::kSendGradient:
+      send_deltas(call);
       return copy_heads(call, {at(call, kAttentionGradient), at(call, kHeadOutSend), false, true});
     case HeadStep::kAttendInput:
       return attend_heads_input(call);
@@ -46,6 +47,7 @@ void TransformerSegments<T>::run_head_step(const SegmentCall& call, HeadStep ste
     case HeadStep::kSplit:
       return split_rows(call, at(call, kHeadAttention), at(call, kHeadOutSend), part.out_width);
     case HeadStep::kOrderGradient:
+      order_deltas(call);
       return order_rows(call, at(call, kHeadOutReceive), at(call, kAttentionGradient),
                         part.out_width);
     case HeadStep::kSplitGradient:
@@ -106,6 +108,36 @@ void TransformerSegments<T>::copy_heads(const SegmentCall& call, const HeadCopy&
 }
 
 template <class T>
+void TransformerSegments<T>::send_deltas(const SegmentCall& call) const {
+  const int64_t rows = extent(call).rows, width = extent_.attention_width();
+  kernel::parallel_ranges(
+      extent_.heads, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t head = begin; head < end; ++head) {
+          const int64_t column = head * extent_.head_width;
+          kernel::attention_delta<T>({rows, extent_.head_width, at(call, kAttention) + column,
+                                      width, at(call, kAttentionGradient) + column, width,
+                                      wide(call, kHeadDeltaSend) + head * rows});
+        }
+      });
+}
+
+template <class T>
+void TransformerSegments<T>::order_deltas(const SegmentCall& call) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t heads = extent_.heads / share.members, batch = call.batch->batch;
+  const int64_t chunks = 2 * share.members, chunk = share.chunk();
+  Wide<T>* to = wide(call, kDelta);
+  for (int64_t sequence = 0; sequence < batch; ++sequence)
+    for (int64_t head = 0; head < heads; ++head)
+      for (int64_t at = 0; at < chunks; ++at, to += chunk) {
+        const bool mirrored = at >= share.members;
+        const int64_t owner = mirrored ? chunks - 1 - at : at;
+        const int64_t row = ((owner * heads + head) * batch + sequence) * share.tokens;
+        std::copy_n(wide(call, kHeadDeltaReceive) + row + (mirrored ? chunk : 0), chunk, to);
+      }
+}
+
+template <class T>
 void TransformerSegments<T>::order_rows(const SegmentCall& call, const T* by_rank, T* ordered,
                                         int64_t width) const {
   const sequence::Share share = call.batch->share();
@@ -141,6 +173,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
   const T* first = at(call, kQkv) + sequence * length * part.width;
   const int32_t* const starts = call.batch->row_starts;
   Wide<T>* const sums = wide(call, kLogSumExp);
+  T* const out = at(call, kHeadAttention);  // null in a backward
   return {.queries = length,
           .head_width = width,
           .window = window_,
@@ -149,7 +182,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
           .k = first + part.out_width + key_column(head),
           .v = first + part.out_width + part.kv_heads * width + key_column(head),
           .kv_stride = part.width,
-          .out = at(call, kHeadAttention) + sequence * length * part.out_width + head * width,
+          .out = out ? out + sequence * length * part.out_width + head * width : nullptr,
           .out_stride = part.out_width,
           .log_sum_exp = sums ? sums + (sequence * part.heads + head) * length : nullptr,
           .starts = starts ? starts + sequence * length : nullptr,
@@ -185,6 +218,7 @@ void TransformerSegments<T>::attend_heads_input(const SegmentCall& call) const {
   T* const gradient = static_cast<T*>(call.workspace);
   T* const out_gradient = gradient + extent(call).rows * extent_.qkv_width();
   order_rows(call, at(call, kHeadOutReceive), out_gradient, part.out_width);
+  order_deltas(call);
   kernel::parallel_ranges(call.batch->batch * part.kv_heads, 1, call.settings->threads,
                           [&](int64_t begin, int64_t end) {
                             for (int64_t item = begin; item < end; ++item)

@@ -436,6 +436,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
   const T* first = at(call, kQkv) + row * stride;
   const int32_t* starts = call.batch->document_starts;
   Wide<T>* sums = wide(call, kLogSumExp);
+  T* out = at(call, kAttention);  // null: heads' deltas have come from the ranks that have theirs
   return {.queries = tokens,
           .head_width = head_width,
           .window = window_,
@@ -444,7 +445,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
           .k = first + width + shared,
           .v = first + width + extent_.kv_width() + shared,
           .kv_stride = stride,
-          .out = at(call, kAttention) + row * width + head * head_width,
+          .out = out ? out + row * width + head * head_width : nullptr,
           .out_stride = width,
           .log_sum_exp = sums ? sums + (sequence * extent_.heads + head) * tokens : nullptr,
           .starts = starts ? starts + row : nullptr,

@@ -156,6 +156,10 @@ class TransformerSegments : public SegmentedBlock {
     bool with_keys, to_ranks;
   };
   void copy_heads(const SegmentCall& call, const HeadCopy& copy) const;
+  /// kDelta of this rank's tokens for the ranks that have its heads, and of this rank's heads from
+  /// all ranks, in order of position.
+  void send_deltas(const SegmentCall& call) const;
+  void order_deltas(const SegmentCall& call) const;
   /// Rows of all tokens in order of position, from or to those by rank.
   void order_rows(const SegmentCall& call, const T* by_rank, T* ordered, int64_t width) const;
   void split_rows(const SegmentCall& call, const T* ordered, T* by_rank, int64_t width) const;

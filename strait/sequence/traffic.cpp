@@ -68,6 +68,12 @@ Traffic heads_traffic(std::span<const int64_t> tokens, const Heads& heads,
   return {queries * bytes.wire + keys * bytes.wire, queries * bytes.wire + keys * bytes.sum};
 }
 
+Traffic delta_traffic(std::span<const int64_t> tokens, const Heads& heads,
+                      const ElementBytes& bytes) {
+  const int64_t ranks = static_cast<int64_t>(tokens.size());
+  return {0, (ranks - 1) * sum_of(tokens) * heads.queries / ranks * bytes.sum};
+}
+
 HeadsRingTraffic heads_ring_traffic(std::span<const int64_t> tokens, int64_t head_ranks,
                                     const Heads& heads, const ElementBytes& bytes) {
   const int64_t ranks = static_cast<int64_t>(tokens.size());
@@ -80,7 +86,8 @@ HeadsRingTraffic heads_ring_traffic(std::span<const int64_t> tokens, int64_t hea
   std::vector<int64_t> members;
   for (int64_t first = 0; first < ranks; first += head_ranks) {
     const auto group = tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(head_ranks));
-    traffic.exchanged = traffic.exchanged + heads_traffic(group, heads, bytes);
+    traffic.exchanged =
+        traffic.exchanged + heads_traffic(group, heads, bytes) + delta_traffic(group, heads, bytes);
     members.push_back(sum_of(group));
   }
   const Heads own{heads.queries / head_ranks, heads.keys / head_ranks, heads.width};

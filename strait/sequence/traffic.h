@@ -47,9 +47,14 @@ int64_t nearest_heads_split(const Heads& heads, int64_t ranks);
 Traffic heads_traffic(std::span<const int64_t> tokens, const Heads& heads,
                       const ElementBytes& bytes);
 
+/// All-to-all of one number per token and query head, in the width of sums: delta of attention's
+/// backward, in place of results kept twice.
+Traffic delta_traffic(std::span<const int64_t> tokens, const Heads& heads,
+                      const ElementBytes& bytes);
+
 /// Heads exchanged in groups of `head_ranks` neighbours, and keys on rings across them, one for the
-/// heads of each member of a group, which attends to the tokens of all. UserError unless
-/// head_ranks divides the key heads; it divides the ranks.
+/// heads of each member of a group, which attends to the tokens of all; with deltas. UserError
+/// unless head_ranks divides the key heads; it divides the ranks.
 struct HeadsRingTraffic {
   Traffic exchanged, ring;
 };

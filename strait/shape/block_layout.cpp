@@ -66,8 +66,6 @@ SavedLayout saved_layout(const BlockExtent& extent) {
   layout.raw_query_key = parts.take(extent.first_rows() * extent.query_key_width());
   layout.attention_branch = parts.take(first * extent.branch_width());
   layout.mlp_branch = parts.take(own * extent.branch_width());
-  layout.head_attention =
-      parts.take(extent.is(SequenceEngine::kHeads) ? extent.rows * extent.attention_width() : 0);
   layout.elements = parts.total();
   return layout;
 }

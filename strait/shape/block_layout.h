@@ -84,7 +84,6 @@ struct SavedLayout {
   int64_t up = 0;             // [rows, up_width] before the activation; SwiGLU: gate, up
   int64_t raw_query_key = 0;  // [rows, query_key_width] before their norms
   int64_t attention_branch = 0, mlp_branch = 0;  // [rows, width] each, before norms behind them
-  int64_t head_attention = 0;  // [rows, attention_width] as the heads' rank has it
   int64_t elements = 0;
 };
 SavedLayout saved_layout(const BlockExtent& extent);

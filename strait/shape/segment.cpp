@@ -150,7 +150,9 @@ bool is_wide(BlockValue value) {
                                           kAttentionNormGradient,
                                           kGatheredKeyGradient,
                                           kKeyGradient,
-                                          kAttentionSum});
+                                          kAttentionSum,
+                                          kHeadDeltaSend,
+                                          kHeadDeltaReceive});
   return holds(wide, value);
 }
 
@@ -257,6 +259,9 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kHeadOutReceive:
     case kHeadAttention:
       return extent.is(SequenceEngine::kHeads) ? rows * extent.attention_width() : 0;
+    case kHeadDeltaSend:
+    case kHeadDeltaReceive:
+      return extent.is(SequenceEngine::kHeads) ? rows * extent.heads : 0;
     case kGatheredKeys:
     case kOrderedKeys:
     case kGatheredKeyGradient:
@@ -385,7 +390,7 @@ ValueSet kept_values() {
   static const ValueSet kept =
       value_set({kAttentionMean, kAttentionRstd, kRawQueryKey, kQueryKeyRstd, kQkv, kLogSumExp,
                  kAttention, kAttentionBranch, kAttentionBranchRstd, kMiddle, kMlpMean, kMlpRstd,
-                 kUp, kMlpBranch, kMlpBranchRstd, kHeadAttention});
+                 kUp, kMlpBranch, kMlpBranchRstd});
   return kept;
 }
 
@@ -415,7 +420,6 @@ ValueOffsets saved_offsets(const BlockExtent& extent) {
   offsets[kRawQueryKey] = layout.raw_query_key;
   offsets[kAttentionBranch] = layout.attention_branch;
   offsets[kMlpBranch] = layout.mlp_branch;
-  offsets[kHeadAttention] = layout.head_attention;
   offsets.elements = layout.elements;
   drop_empty(offsets, extent);
   return offsets;

@@ -185,11 +185,13 @@ enum class BlockValue : uint8_t {
   kHeadReceive,     // likewise
   kHeadOutSend,     // columns of attention, or its gradient
   kHeadOutReceive,  // likewise
-  kHeadAttention,   // [batch, tokens of all ranks, columns of attention of this rank's heads]
-  kMovedRows        // some rows of kQkv, kAttention, the residual stream or their gradients, on
-                    // their way to a rank
+  kHeadDeltaSend,   // [ranks, heads / ranks, rows] wide: kDelta of this rank's tokens, by rank
+  kHeadDeltaReceive,
+  kHeadAttention,  // [batch, tokens of all ranks, columns of attention of this rank's heads]
+  kMovedRows       // some rows of kQkv, kAttention, the residual stream or their gradients, on
+                   // their way to a rank
 };
-inline constexpr int kNumBlockValues = 63;
+inline constexpr int kNumBlockValues = 65;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
@@ -205,13 +207,14 @@ enum class HeadStep : uint8_t {
   kAttend,           // head_receive -> qkv of this rank's heads and all tokens, in place of its
                      // tokens' qkv; log_sum_exp, head_attention, head_out_send
   kReceive,          // head_out_receive -> attention
-  kSendGradient,     // attention_gradient -> head_out_send
-  kAttendInput,      // head_out_receive -> head_send
+  kSendGradient,     // attention, attention_gradient -> head_out_send, head_delta_send
+  kAttendInput,      // head_out_receive, head_delta_receive -> head_send
   kReceiveGradient,  // head_receive -> qkv_gradient
   // Of this rank's heads and the tokens of all ranks with which it exchanges them:
   kOrder,          // head_receive -> qkv, in place of that of its tokens
   kSplit,          // head_attention -> head_out_send
-  kOrderGradient,  // head_out_receive -> attention_gradient, in place of that of its tokens
+  kOrderGradient,  // head_out_receive, head_delta_receive -> delta and attention_gradient, in place
+                   // of that of its tokens
   kSplitGradient,  // qkv_gradient of queries, key_gradient -> head_send
 };
 inline constexpr int kNumHeadSteps = 10;

@@ -86,6 +86,8 @@ constexpr std::array<const char*, kNumBlockValues> kValueNames = {
     "head_receive",
     "head_out_send",
     "head_out_receive",
+    "head_delta_send",
+    "head_delta_receive",
     "head_attention",
     "moved_rows"};
 

@@ -66,6 +66,7 @@ class Rank {
     values_[value].assign(static_cast<size_t>(count), std::nan(""));
     return values_[value];
   }
+  void drop(BlockValue value) { values_.erase(value); }
   SegmentCall call() {
     SegmentCall call;
     call.settings = &settings_;
@@ -133,6 +134,8 @@ class HeadsRing {
         rank.make(value, rows * wide);
       for (const BlockValue value : {kHeadOutSend, kHeadOutReceive, kHeadAttention, kAttention})
         rank.make(value, rows * narrow);
+      for (const BlockValue value : {kHeadDeltaSend, kHeadDeltaReceive})
+        rank.make(value, rows * extent_.heads);
       for (const BlockValue value : {kKeys, kKeyGradient, kGatheredKeyGradient})
         rank.make(value, keys);
       for (const BlockValue value : {kLogSumExp, kDelta}) rank.make(value, rows * extent_.heads);
@@ -186,8 +189,10 @@ class HeadsRing {
 
   /// Parts of sums go home at once.
   void backward() {
+    for (Rank& rank : ranks_) rank.drop(kHeadAttention);
     step(HeadStep::kSendGradient);
     all_to_all(kHeadOutSend, kHeadOutReceive);
+    all_to_all(kHeadDeltaSend, kHeadDeltaReceive);
     step(HeadStep::kOrderGradient);
     for (Rank& rank : ranks_) rank.block().pack_keys(rank.call(), {});
     std::vector<Numbers> home(ranks_.size());

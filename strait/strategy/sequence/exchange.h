@@ -88,7 +88,8 @@ class Heads {
   void apply(draft::Visit& visit) const;
 
   /// What stands before an op that attends, up to what has come from the others (kHeadReceive, in
-  /// the backward kHeadOutReceive), and behind it, from what goes back (kHeadOutSend, kHeadSend).
+  /// the backward kHeadOutReceive and kHeadDeltaReceive), and behind it, from what goes back
+  /// (kHeadOutSend, kHeadSend).
   void fetch(const program::Op& attention, std::vector<program::Op>& ops) const;
   void give_back(const program::Op& attention, std::vector<program::Op>& ops) const;
   /// Without operands but the tokens; only steps that attend compute something.
@@ -105,7 +106,7 @@ class Heads {
 
   SequenceAxis axis_;
   std::array<int, kNumBlockValues> arrays_;  // -1: none
-  std::array<int64_t, 2> elements_;          // of what is exchanged: qkv, attention
+  std::array<int64_t, kNumBlockValues> elements_ = {};
   int64_t workspace_bytes_ = 0;
 };
 
@@ -119,7 +120,8 @@ struct Carried {
 /// place of, and the values that these carry.
 class Rounds {
  public:
-  Rounds(draft::Draft& draft, const BlockExtent& extent, Dtype dtype);
+  /// `delta_comes`: something before the first round of a backward makes it.
+  Rounds(draft::Draft& draft, const BlockExtent& extent, Dtype dtype, bool delta_comes = false);
 
   /// Rewrites what attends in a visit; `backward` is given the gradient of the rank's own keys,
   /// which is freed behind the visit.
@@ -137,9 +139,11 @@ class Rounds {
   void attend(program::Op& op, const program::Op& attention, bool first) const;
   /// Behind the last round.
   void free_carried(const program::Op& attention, std::vector<program::Op>& ops) const;
+  program::Operand delta(program::Access access) const;
 
  private:
   Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
+  bool delta_comes_;
 };
 
 /// `to` += the sum `from`, which has come from others; its kernel and its attributes are the
@@ -155,15 +159,16 @@ program::Op add_sum(const program::Op& attention, const SequenceAxis& axis,
 /// come, the other half while the last sums come home; between them the next part.
 class Ring {
  public:
-  /// `extent`: of what a member attends with.
+  /// `extent`: of what a member attends with; `delta_comes`: Rounds.
   Ring(draft::Draft& draft, const BlockExtent& extent, const draft::StepOptions& options,
-       const SequenceAxis& axis);
+       const SequenceAxis& axis, bool delta_comes = false);
   void apply(draft::Visit& visit) const;
 
   /// In place of an op that attends; in the backward with the gradient of the member's own keys.
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
   void backward(const program::Op& attention, const program::Operand& gradient,
                 std::vector<program::Op>& ops) const;
+  const Rounds& rounds() const { return rounds_; }
 
  private:
   using Ops = std::vector<program::Op>;

@@ -29,10 +29,12 @@ Heads::Heads(draft::Draft& draft, const ModelShape& shape, const draft::StepOpti
   const BlockExtent extent = draft::extent_of(shape, options);
   arrays_.fill(-1);
   for (const BlockValue value :
-       {kHeadSend, kHeadReceive, kHeadOutSend, kHeadOutReceive, kHeadAttention, kDelta, kQuerySum})
-    arrays_[value_index(value)] =
-        declare_values(draft, extent, options.dtype, value, value_name(value));
-  elements_ = {value_elements(kHeadSend, extent), value_elements(kHeadOutSend, extent)};
+       {kHeadSend, kHeadReceive, kHeadOutSend, kHeadOutReceive, kHeadDeltaSend, kHeadDeltaReceive,
+        kHeadAttention, kDelta, kQuerySum}) {
+    const int array = declare_values(draft, extent, options.dtype, value, value_name(value));
+    arrays_[value_index(value)] = array;
+    if (array >= 0) elements_[value_index(value)] = draft.program.arrays[array].partition.elements;
+  }
   workspace_bytes_ =
       extent.rows * (extent.qkv_width() + extent.attention_width()) * dtype_bytes(options.dtype);
 }
@@ -54,10 +56,12 @@ void Heads::fetch(const Op& attention, std::vector<Op>& ops) const {
   if (forward)
     take(attention, {draft::kSaved, draft::block_slot(kQkv)}, send);
   else
-    take(attention, {draft::block_slot(kAttentionGradient)}, send);
+    take(attention, {draft::kSaved, draft::block_slot(kAttentionGradient)}, send);
   send.writes.push_back(operand(sent, Access::kWrite));
+  if (!forward) send.writes.push_back(operand(kHeadDeltaSend, Access::kWrite));
   ops.push_back(std::move(send));
   ops.push_back(exchange(sent, forward ? kHeadReceive : kHeadOutReceive));
+  if (!forward) ops.push_back(exchange(kHeadDeltaSend, kHeadDeltaReceive));
 }
 
 void Heads::give_back(const Op& attention, std::vector<Op>& ops) const {
@@ -73,17 +77,15 @@ void Heads::give_back(const Op& attention, std::vector<Op>& ops) const {
 }
 
 void Heads::forward(const Op& attention, std::vector<Op>& ops) const {
-  const Operand* const saved = program::operand_in(attention.writes, draft::kSaved);
   fetch(attention, ops);
   Op attend = step(attention, HeadStep::kAttend);
   take(attention, {draft::kSequences}, attend);
   attend.reads.push_back(operand(kHeadReceive, Access::kRead));
   attend.writes.push_back(qkv_in_place(attention));
-  if (!saved) attend.writes.push_back(operand(kHeadAttention, Access::kWrite));
+  attend.writes.push_back(operand(kHeadAttention, Access::kWrite));
   attend.writes.push_back(operand(kHeadOutSend, Access::kWrite));
   ops.push_back(std::move(attend));
-  free({kHeadSend, kHeadReceive}, ops);
-  if (!saved) free({kHeadAttention}, ops);
+  free({kHeadSend, kHeadReceive, kHeadAttention}, ops);
   give_back(attention, ops);
 }
 
@@ -92,11 +94,12 @@ void Heads::backward(const Op& attention, std::vector<Op>& ops) const {
   Op attend = step(attention, HeadStep::kAttendInput);
   attend.attributes[draft::kWorkspace] = workspace_bytes_;
   take(attention, {draft::kSequences, draft::kSaved}, attend);
-  attend.reads.push_back(operand(kHeadOutReceive, Access::kRead));
+  for (const BlockValue one : {kHeadOutReceive, kHeadDeltaReceive})
+    attend.reads.push_back(operand(one, Access::kRead));
   for (const BlockValue one : {kHeadSend, kDelta, kQuerySum})
     if (value(one).array >= 0) attend.writes.push_back(operand(one, Access::kWrite));
   ops.push_back(std::move(attend));
-  free({kHeadOutSend, kHeadOutReceive, kDelta, kQuerySum}, ops);
+  free({kHeadOutSend, kHeadOutReceive, kHeadDeltaSend, kHeadDeltaReceive, kDelta, kQuerySum}, ops);
   give_back(attention, ops);
 }
 
@@ -114,7 +117,7 @@ Op Heads::step(const Op& attention, HeadStep step) const {
 
 Op Heads::exchange(BlockValue from, BlockValue to) const {
   Op op = transfer_op(program::OpKind::kAllToAll, axis_, value(from), value(to));
-  const int64_t elements = elements_[from == kHeadSend ? 0 : 1];
+  const int64_t elements = elements_[value_index(from)];
   op.partition = {elements, elements / axis_.size};
   return op;
 }

@@ -22,11 +22,12 @@ BlockExtent member_extent(BlockExtent extent, int64_t ranks) {
   return extent;
 }
 
-/// What rounds work on in place of the results for a rank's own tokens: those of its heads, which
-/// lie beside them where the forward keeps both.
+/// What rounds work on in place of the results for a rank's own tokens: those of its heads.
 Op of_heads(Op attention, const Operand& head_attention) {
-  for (Operand& operand : attention.writes)
-    if (operand.slot == draft::block_slot(kAttention)) operand = head_attention;
+  std::erase_if(attention.writes, [](const Operand& operand) {
+    return operand.slot == draft::block_slot(kAttention);
+  });
+  attention.writes.push_back(head_attention);
   return attention;
 }
 
@@ -37,7 +38,7 @@ HeadsRing::HeadsRing(draft::Draft& draft, const ModelShape& shape,
     : ranks_(axes.heads),
       heads_(draft, shape, options, axes.heads),
       ring_(draft, member_extent(draft::extent_of(shape, options), axes.heads.size), options,
-            axes.ring) {
+            axes.ring, true) {
   const BlockExtent member = member_extent(draft::extent_of(shape, options), axes.heads.size);
   key_gradient_ = {
       declare_values(draft, member, options.dtype, kKeyGradient, value_name(kKeyGradient)), {}};
@@ -55,7 +56,6 @@ void HeadsRing::apply(draft::Visit& visit) const {
 }
 
 void HeadsRing::forward(const Op& attention, std::vector<Op>& ops) const {
-  const Operand* const saved = program::operand_in(attention.writes, draft::kSaved);
   heads_.fetch(attention, ops);
   Op order = heads_.step(attention, HeadStep::kOrder);
   order.reads.push_back(heads_.operand(kHeadReceive, Access::kRead));
@@ -64,11 +64,10 @@ void HeadsRing::forward(const Op& attention, std::vector<Op>& ops) const {
   heads_.free({kHeadSend, kHeadReceive}, ops);
   ring_.forward(of_heads(attention, heads_.operand(kHeadAttention, Access::kWrite)), ops);
   Op split = heads_.step(attention, HeadStep::kSplit);
-  take(attention, {draft::kSaved}, split);
-  if (!saved) split.reads.push_back(heads_.operand(kHeadAttention, Access::kRead));
+  split.reads.push_back(heads_.operand(kHeadAttention, Access::kRead));
   split.writes.push_back(heads_.operand(kHeadOutSend, Access::kWrite));
   ops.push_back(std::move(split));
-  if (!saved) heads_.free({kHeadAttention}, ops);
+  heads_.free({kHeadAttention}, ops);
   heads_.give_back(attention, ops);
 }
 
@@ -76,11 +75,13 @@ void HeadsRing::backward(const Op& attention, std::vector<Op>& ops) const {
   const int gradient = draft::block_slot(kAttentionGradient);
   heads_.fetch(attention, ops);
   Op order = heads_.step(attention, HeadStep::kOrderGradient);
-  order.reads.push_back(heads_.operand(kHeadOutReceive, Access::kRead));
+  for (const BlockValue one : {kHeadOutReceive, kHeadDeltaReceive})
+    order.reads.push_back(heads_.operand(one, Access::kRead));
+  order.writes.push_back(ring_.rounds().delta(Access::kWrite));
   order.writes.push_back(
       program::as(*program::operand_in(attention.reads, gradient), Access::kUpdate, gradient));
   ops.push_back(std::move(order));
-  heads_.free({kHeadOutSend, kHeadOutReceive}, ops);
+  heads_.free({kHeadOutSend, kHeadOutReceive, kHeadDeltaSend, kHeadDeltaReceive}, ops);
   ring_.backward(attention, key_gradient_, ops);
   Op update = attention;  // of what the rounds have begun
   for (Operand& operand : update.writes) operand.access = Access::kUpdate;

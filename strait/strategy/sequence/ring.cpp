@@ -31,11 +31,11 @@ Operand read_keys(const Operand& keys) {
 }  // namespace
 
 Ring::Ring(draft::Draft& draft, const BlockExtent& extent, const draft::StepOptions& options,
-           const SequenceAxis& axis)
+           const SequenceAxis& axis, bool delta_comes)
     : axis_(axis),
       chunk_(extent.rows / options.micro_batch_size / 2),
       parts_(sequence::ring_parts(chunk_)),
-      rounds_(draft, extent, options.dtype) {
+      rounds_(draft, extent, options.dtype, delta_comes) {
   BlockExtent part = extent;
   part.rows /= parts_;
   const auto declare = [&](const BlockExtent& of, BlockValue value, const char* name,

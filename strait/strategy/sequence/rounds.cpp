@@ -9,7 +9,8 @@ using program::Access;
 using program::Op;
 using program::Operand;
 
-Rounds::Rounds(draft::Draft& draft, const BlockExtent& extent, Dtype dtype) {
+Rounds::Rounds(draft::Draft& draft, const BlockExtent& extent, Dtype dtype, bool delta_comes)
+    : delta_comes_(delta_comes) {
   const auto carried = [&](BlockValue value) -> Carried {
     return {declare_values(draft, extent, dtype, value, value_name(value)), value};
   };
@@ -51,8 +52,13 @@ void Rounds::attend(Op& op, const Op& attention, bool first) const {
     if (value.array >= 0)
       op.writes.push_back(
           program::as({value.array, {}}, Access::kWrite, draft::block_slot(value.value)));
-  if (!first)
-    for (Operand& operand : op.writes) operand.access = Access::kUpdate;
+  for (Operand& operand : op.writes)
+    if (!first || (delta_comes_ && operand.slot == draft::block_slot(BlockValue::kDelta)))
+      operand.access = Access::kUpdate;
+}
+
+Operand Rounds::delta(Access access) const {
+  return program::as({delta_.array, {}}, access, draft::block_slot(BlockValue::kDelta));
 }
 
 void Rounds::free_carried(const Op& attention, std::vector<Op>& ops) const {

@@ -136,7 +136,8 @@ class SharedSequences : public test::MeshRuns {
   }
   /// Of three others one is in the pair.
   static Bytes heads_bytes(const Job& job, bool again) {
-    const sequence::Traffic traffic = sequence::heads_traffic(kTokens, heads(job), {8, 8});
+    const sequence::Traffic traffic = sequence::heads_traffic(kTokens, heads(job), {8, 8}) +
+                                      sequence::delta_traffic(kTokens, heads(job), {8, 8});
     const int64_t all = kLayers * ((again ? 2 : 1) * traffic.forward + traffic.backward);
     return {{{"all-to-all", 0}, all / 3}, {{"all-to-all", 1}, all / 3 * 2}};
   }
