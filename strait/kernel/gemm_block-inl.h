@@ -115,15 +115,8 @@ HWY_ATTR void pack_columns(const MatrixWay<Tiles>&, const MatrixView<Bfloat16>& 
   pack_matrix_panels(turned, columns, depth, reinterpret_cast<uint32_t*>(out));
 }
 
-/// What rows of A are multiplied as.
-enum class RowsOfA : uint8_t {
-  kPacked,    // panel by panel
-  kPrepared,  // have been packed: Panels::a
-  kInPlace    // where they are: wide numbers in the first-level cache, whole tiles of them
-};
-
 /// rows x columns of the result, one block of depth: B is packed.
-template <RowsOfA kRows = RowsOfA::kPacked, class Way, class T, class C, class W = Wide<T>>
+template <RowsOfA kForm = RowsOfA::kPacked, class Way, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>& panels,
                              int64_t depth, const TileTarget<W, C>& whole) {
   constexpr bool kPairs = Way::kDepths == 2;
@@ -133,9 +126,9 @@ HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>
   for (int64_t row = 0; row < whole.rows; row += kTileRows) {
     const int64_t rows = std::min(kTileRows, whole.rows - row);
     const MatrixView<T> part{a.data + row * a.row_stride, a.row_stride, a.column_stride};
-    if constexpr (kRows == RowsOfA::kPrepared) {
+    if constexpr (kForm == RowsOfA::kPrepared) {
       in.a = panels.a + row * in.depth;
-    } else if constexpr (kRows == RowsOfA::kInPlace) {
+    } else if constexpr (kForm == RowsOfA::kInPlace) {
       in.a = part.data;
       in.a_row = a.row_stride;
       in.a_depth = a.column_stride;
@@ -145,7 +138,7 @@ HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>
     }
     for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
       in.b = panels.b + column * in.depth;
-      multiply_tile<kPairs>(in, part_of(whole, row, column, kTileRows, kTileColumns<W>));
+      multiply_tile<kPairs, kForm>(in, part_of(whole, row, column, kTileRows, kTileColumns<W>));
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -30,6 +31,8 @@ void* thread_scratch(ScratchUse use, int64_t bytes) {
       scratch.capacity = 0;
       throw std::bad_alloc();
     }
+    // Pages that nobody has touched are expensive to prefetch from, again and again.
+    std::memset(scratch.memory.get(), 0, static_cast<size_t>(scratch.capacity));
   }
   return scratch.memory.get();
 }

@@ -50,14 +50,20 @@ struct TileTarget {
   bool fetched = false;     // matrix tiles announce it to the memory: it is larger than the caches
 };
 
-/// Operands of a tile: b packed, [depth][kTileColumns], and a, [depth][kTileRows], or where rows
-/// are given a stride in place.
+/// What rows of A are multiplied as.
+enum class RowsOfA : uint8_t {
+  kPacked,    // panel by panel, while B comes from the second-level cache
+  kPrepared,  // have been packed: Panels::a. B is near, as with
+  kInPlace    // where they are: wide numbers in the first-level cache, whole tiles of them
+};
+
+/// Operands of a tile: b packed, [depth][kTileColumns], and a, [depth][kTileRows], or in place.
 template <class W>
 struct TileOperands {
   const W* a = nullptr;
   const W* b = nullptr;
   int64_t depth = 0;
-  int64_t a_row = 0, a_depth = 0;  // strides of a that is not packed; 0: it is
+  int64_t a_row = 0, a_depth = 0;  // strides of a in place
 };
 
 template <class W, class C>
@@ -81,7 +87,7 @@ HWY_INLINE void store_row(const TileTarget<W, C>& target, int64_t row,
 }
 
 /// kRows rows of a tile.
-template <int64_t kRows, bool kInPlace, class W, class C>
+template <int64_t kRows, RowsOfA kForm, class W, class C>
 HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
                                          const TileTarget<W, C>& target) {
   const hn::ScalableTag<W> d;
@@ -98,11 +104,14 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
     }
   }
   const W *a = in.a, *b = in.b;
+  constexpr bool kInPlace = kForm == RowsOfA::kInPlace;
   const int64_t a_row = kInPlace ? in.a_row : 1, a_depth = kInPlace ? in.a_depth : kTileRows;
   for (int64_t k = 0; k < in.depth; ++k, a += a_depth, b += 2 * kLane) {
     const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLane);
-    __builtin_prefetch(b + kAhead);
-    __builtin_prefetch(b + kAhead + kLane);
+    if constexpr (kForm == RowsOfA::kPacked) {
+      __builtin_prefetch(b + kAhead);
+      __builtin_prefetch(b + kAhead + kLane);
+    }
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kRows; ++row) {
       const V factor = hn::Set(d, a[row * a_row]);
@@ -156,7 +165,7 @@ __attribute__((target("avx512bf16"))) HWY_NOINLINE void multiply_pairs(
 #endif
 
 /// kRows rows of packed operands: wide numbers, or pairs.
-template <int64_t kRows, bool kPairs, class W, class C>
+template <int64_t kRows, bool kPairs, RowsOfA kForm, class W, class C>
 HWY_ATTR inline void multiply_packed(const TileOperands<W>& in, const TileTarget<W, C>& target) {
 #ifdef STRAIT_KERNEL_PAIRED
   if constexpr (kPairs) {
@@ -164,20 +173,19 @@ HWY_ATTR inline void multiply_packed(const TileOperands<W>& in, const TileTarget
     return;
   }
 #endif
-  if (in.a_row != 0) return multiply_rows<kRows, true>(in, target);
-  multiply_rows<kRows, false>(in, target);
+  multiply_rows<kRows, kForm>(in, target);
 }
 
 /// The tile of `target.rows` rows with no more work than the next multiple of a third of a tile.
-template <bool kPairs, class W, class C>
+template <bool kPairs, RowsOfA kForm, class W, class C>
 HWY_ATTR inline void multiply_tile(const TileOperands<W>& in, const TileTarget<W, C>& target) {
   constexpr int64_t kThird = kTileRows / 3;
   if (target.rows > 2 * kThird) {
-    multiply_packed<kTileRows, kPairs>(in, target);
+    multiply_packed<kTileRows, kPairs, kForm>(in, target);
   } else if (target.rows > kThird) {
-    multiply_packed<2 * kThird, kPairs>(in, target);
+    multiply_packed<2 * kThird, kPairs, kForm>(in, target);
   } else {
-    multiply_packed<kThird, kPairs>(in, target);
+    multiply_packed<kThird, kPairs, kForm>(in, target);
   }
 }
 
