@@ -318,6 +318,11 @@ HWY_ATTR HWY_NOINLINE void with_matrix_tiles(const Act& act) {
   tiles.end();
 }
 
+template <class Tiles, class C>
+HWY_ATTR void gemm_matrix(const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
+  with_matrix_tiles<Tiles>([&](const auto& way) HWY_ATTR { gemm_part(way, call, part); });
+}
+
 /// Calls act(way) with the way in which operands of T are multiplied.
 template <class T, class Act>
 HWY_ATTR void with_way([[maybe_unused]] NarrowProducts products, const Act& act) {
