@@ -41,8 +41,7 @@ HWY_ATTR inline AttentionPanels<W> attention_panels(int64_t width) {
   return {at(0), at(1), at(2), at(3), at(4), at(kSingle), at(kSingle + kTileGroup), tile};
 }
 
-/// The columns of `columns`.column_stride == 1 or .row_stride == 1, as the second factor of
-/// products.
+/// Columns as the second factor.
 template <class Way, class T>
 HWY_ATTR void pack_second(const Way& way, const MatrixView<T>& in, int64_t columns, int64_t depth,
                           Wide<T>* out) {

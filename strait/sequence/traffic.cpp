@@ -86,8 +86,8 @@ HeadsRingTraffic heads_ring_traffic(std::span<const int64_t> tokens, int64_t hea
   std::vector<int64_t> members;
   for (int64_t first = 0; first < ranks; first += head_ranks) {
     const auto group = tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(head_ranks));
-    traffic.exchanged =
-        traffic.exchanged + heads_traffic(group, heads, bytes) + delta_traffic(group, heads, bytes);
+    traffic.exchanged = traffic.exchanged + heads_traffic(group, heads, bytes);
+    traffic.deltas = traffic.deltas + delta_traffic(group, heads, bytes);
     members.push_back(sum_of(group));
   }
   const Heads own{heads.queries / head_ranks, heads.keys / head_ranks, heads.width};

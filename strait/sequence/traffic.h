@@ -53,10 +53,10 @@ Traffic delta_traffic(std::span<const int64_t> tokens, const Heads& heads,
                       const ElementBytes& bytes);
 
 /// Heads exchanged in groups of `head_ranks` neighbours, and keys on rings across them, one for the
-/// heads of each member of a group, which attends to the tokens of all; with deltas. UserError
-/// unless head_ranks divides the key heads; it divides the ranks.
+/// heads of each member of a group, which attends to the tokens of all. UserError unless
+/// head_ranks divides the key heads; it divides the ranks.
 struct HeadsRingTraffic {
-  Traffic exchanged, ring;
+  Traffic exchanged, ring, deltas;  // deltas: delta_traffic of the groups
 };
 HeadsRingTraffic heads_ring_traffic(std::span<const int64_t> tokens, int64_t head_ranks,
                                     const Heads& heads, const ElementBytes& bytes);

@@ -140,7 +140,7 @@ TEST(Probe, AttentionIsCheckedAndCounted) {
   large.model.shape.heads = 1;
   large.model.shape.width = 512;
   EXPECT_EQ(attention_of(large).tokens, 1024);
-  EXPECT_EQ(attention_of(large).head_width, 256);
+  EXPECT_EQ(attention_of(large).head_width, 512);
 }
 
 /// Block and attention together take what was measured.

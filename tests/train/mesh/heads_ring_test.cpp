@@ -153,7 +153,7 @@ TEST_F(HeadsInRings, BytesAreClosedFormsInAllReaders) {
       const auto of_step = [&](const sequence::Traffic& one) {
         return kLayers * ((again ? 2 : 1) * one.forward + one.backward);
       };
-      const int64_t exchanged = of_step(traffic.exchanged);
+      const int64_t exchanged = of_step(traffic.exchanged + traffic.deltas);
       Bytes want = {{{"shift", 1}, of_step(traffic.ring)},
                     {{"all-to-all", 0}, heads == 2 ? exchanged : exchanged / 3}};
       if (heads > 2) want[{"all-to-all", 1}] = exchanged / 3 * 2;
