@@ -348,12 +348,6 @@ HWY_ATTR void gemm_range(const GemmCall<T, C>& call, const GemmPart& part) {
   with_way<T>(call.products, [&](const auto& way) HWY_ATTR { gemm_part(way, call, part); });
 }
 
-/// All of c.
-template <class T, class C>
-HWY_ATTR void gemm_range(const GemmCall<T, C>& call) {
-  gemm_range<T, C>(call, GemmPart{0, call.rows, 0, call.columns});
-}
-
 }  // namespace strait::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

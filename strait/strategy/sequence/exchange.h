@@ -105,8 +105,8 @@ class Heads {
   program::Op exchange(BlockValue from, BlockValue to) const;
 
   SequenceAxis axis_;
-  std::array<int, kNumBlockValues> arrays_;  // -1: none
-  std::array<int64_t, kNumBlockValues> elements_ = {};
+  std::array<int, kNumBlockValues> arrays_;             // -1: none
+  std::array<int64_t, kNumBlockValues> elements_ = {};  // of these
   int64_t workspace_bytes_ = 0;
 };
 

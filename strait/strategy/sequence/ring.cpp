@@ -1,8 +1,6 @@
-#include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "strait/base/errors.h"
 #include "strait/strategy/sequence/exchange.h"
 
 namespace strait::strategy {
