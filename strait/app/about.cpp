@@ -1,7 +1,5 @@
 #include "strait/app/about.h"
 
-#include <torch/version.h>
-
 #include "strait/device/blas.h"
 #ifdef STRAIT_MPI
 #include <mpi.h>
@@ -24,7 +22,7 @@ std::string mpi_version() {
 }
 
 std::string torch_version() {
-  std::string text = TORCH_VERSION;
+  std::string text = STRAIT_TORCH_VERSION;
 #ifdef STRAIT_CUDA
   text += ", for CUDA";
 #endif

@@ -1,7 +1,5 @@
 #include "strait/bench/bench.h"
 
-#include <torch/version.h>
-
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -147,7 +145,7 @@ BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
   for (const auto& peer : others) {
     const bool blas = other_engine(dtype) == GemmEngine::kBlas;
     work.peers.push_back({blas ? "blas" : "torch",
-                          blas ? device::blas_report().configuration : TORCH_VERSION,
+                          blas ? device::blas_report().configuration : STRAIT_TORCH_VERSION,
                           timed([&peer] { peer->run(); }), ""});
   }
   return bench_row(work, options);

@@ -212,7 +212,7 @@ BenchRow bench_collective_mpi(const CollectiveCase& collective, comm::MpiSession
   if (!row.failure.empty()) return row;
   std::optional<MpiOwn> own;
   if (MpiOwn::can_count(ours.part() * collective.ranks)) own.emplace(collective, ours.part());
-  GlooPeer gloo(collective, session, ours.part());
+  const std::unique_ptr<GlooPeer> gloo = make_gloo_peer(collective, session, ours.part());
   RankTeam team(1, 1);
   const double per_rank =
       moved_bytes(operation_by_name(collective.operation), collective.ranks, ours.bytes()) /
@@ -222,7 +222,7 @@ BenchRow bench_collective_mpi(const CollectiveCase& collective, comm::MpiSession
                                 {"copy", [&] { copies.copy(false); }, {}},
                                 {"streaming copy", [&] { copies.copy(true); }, {}}};
   if (own) entries.push_back({"open-mpi", [&] { own->run(); }, {}});
-  if (gloo.missing().empty()) entries.push_back({"gloo", [&] { gloo.run(); }, {}});
+  if (gloo->missing().empty()) entries.push_back({"gloo", [&] { gloo->run(); }, {}});
   time_all(entries, repeats_for(ours.bytes()), options);
   row.seconds = report::statistics_of(entries[0].seconds);
   row.work = static_cast<double>(ours.bytes());
@@ -233,7 +233,7 @@ BenchRow bench_collective_mpi(const CollectiveCase& collective, comm::MpiSession
                                            report::statistics_of(entries[2].seconds).median)};
   row.peers.push_back(peer_row("open-mpi", comm::mpi_version(), entries,
                                own ? "" : "MPI counts elements in 32 bits"));
-  row.peers.push_back(peer_row("gloo", gloo.version(), entries, gloo.missing()));
+  row.peers.push_back(peer_row("gloo", gloo->version(), entries, gloo->missing()));
   return row;
 }
 

@@ -1,7 +1,6 @@
 #include "strait/device/tensor_codec.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <cfloat>
 #include <limits>
@@ -126,21 +125,6 @@ at::Tensor decode_qsgd(const CodecSpec& spec, const at::Tensor& piece, int64_t e
 }
 
 }  // namespace
-
-void require_tensor_codec(const CodecSpec& spec, const std::string& key) {
-  const bool known = codec::is_integer(spec.kind) || spec.kind == CodecKind::kE3m0 ||
-                     spec.kind == CodecKind::kQsgd;
-  if (known && !spec.asymmetric && !spec.stochastic) return;
-  CodecSpec nearest = spec;
-  nearest.asymmetric = nearest.stochastic = false;
-  if (!known) nearest = codec::parse_codec("int8");
-  ErrorPlace place;
-  if (!key.empty()) place.key = key;
-  throw UserError(
-      fmt::format("codec {} has no form for tensors of any device; nearest valid choice: {}",
-                  codec::print_codec(spec), codec::print_codec(nearest)),
-      place);
-}
 
 EncodedTensor encode_tensor(const CodecSpec& spec, const at::Tensor& source) {
   require_tensor_codec(spec);

@@ -3,9 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-
 #include "strait/codec/codec.h"
+#include "strait/device/require_codec.h"
 
 namespace strait::device {
 
@@ -19,10 +18,6 @@ struct EncodedTensor {
 /// CPU the same bits as codec::encode. Reads nothing back to the host. Errors: UserError, with the
 /// nearest valid choice, for other codecs. Cost: about ten passes over fp32 copies of the source.
 EncodedTensor encode_tensor(const codec::CodecSpec& spec, const at::Tensor& source);
-
-/// UserError, with the nearest valid choice and the key where it is given, unless encode_tensor
-/// takes the codec.
-void require_tensor_codec(const codec::CodecSpec& spec, const std::string& key = "");
 
 /// The `elements` numbers of a piece, one-dimensional fp32. Errors: as above; InternalError when
 /// the piece has another length.

@@ -18,7 +18,7 @@
 #include "strait/config/validate.h"
 #include "strait/data/empty_sequences.h"
 #include "strait/device/blas.h"
-#include "strait/device/tensor_codec.h"
+#include "strait/device/require_codec.h"
 #include "strait/job/memory_check.h"
 #include "strait/job/thread_check.h"
 #include "strait/model/block.h"

@@ -4,25 +4,25 @@
 #include <memory>
 #include <string>
 
+#include "strait/base/provided.h"
 #include "strait/comm/mpi/mpi_world.h"
 #include "strait/measure/collective_run.h"
 
 namespace strait::measure {
 
-/// Construction is collective. missing() is the same on all ranks.
+/// missing() is the same on all ranks.
 class GlooPeer {
  public:
-  GlooPeer(const CollectiveCase& collective, comm::MpiSession& session, int64_t part);
-  ~GlooPeer();
+  virtual ~GlooPeer() = default;
   /// Why it cannot run; empty when it can.
-  const std::string& missing() const { return missing_; }
-  std::string version() const;
-  void run();
-
- private:
-  struct Group;
-  std::unique_ptr<Group> group_;
-  std::string missing_;
+  virtual std::string missing() const = 0;
+  virtual std::string version() const = 0;
+  virtual void run() = 0;
 };
+
+/// Collective.
+inline constinit Provided<std::unique_ptr<GlooPeer>(const CollectiveCase& collective,
+                                                    comm::MpiSession& session, int64_t part)>
+    make_gloo_peer;
 
 }  // namespace strait::measure

@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 namespace strait::memory {
+namespace {
 
 #if TORCH_VERSION_MAJOR >= 2
 using Total = size_t;
@@ -12,7 +13,7 @@ using Total = size_t;
 using Total = int64_t;
 #endif
 
-struct LibraryMeter::Counter : c10::MemoryReportingInfoBase {
+struct Counter : c10::MemoryReportingInfoBase {
   explicit Counter(Pool& pool) : pool_(pool) {}
   ~Counter() override { pool_.count(-live_); }
 
@@ -27,13 +28,15 @@ struct LibraryMeter::Counter : c10::MemoryReportingInfoBase {
   int64_t live_ = 0;
 };
 
-struct LibraryMeter::Scope {
-  explicit Scope(Pool& pool)
+struct Meter final : LibraryMeter {
+  explicit Meter(Pool& pool)
       : guard(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Counter>(pool)) {}
   c10::DebugInfoGuard guard;
 };
 
-LibraryMeter::LibraryMeter(Pool& pool) : scope_(std::make_unique<Scope>(pool)) {}
-LibraryMeter::~LibraryMeter() = default;
+const Provides kMeter(meter_library, +[](Pool& pool) -> std::unique_ptr<LibraryMeter> {
+  return std::make_unique<Meter>(pool);
+});
 
+}  // namespace
 }  // namespace strait::memory

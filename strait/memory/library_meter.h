@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "strait/base/provided.h"
 #include "strait/memory/pool.h"
 
 namespace strait::memory {
@@ -12,15 +13,8 @@ namespace strait::memory {
 /// of LibTorch's profiler meanwhile. Cost: a lock per allocation.
 class LibraryMeter {
  public:
-  explicit LibraryMeter(Pool& pool);
-  ~LibraryMeter();
-  LibraryMeter(const LibraryMeter&) = delete;
-  LibraryMeter& operator=(const LibraryMeter&) = delete;
-
- private:
-  struct Counter;
-  struct Scope;
-  std::unique_ptr<Scope> scope_;
+  virtual ~LibraryMeter() = default;
 };
+inline constinit Provided<std::unique_ptr<LibraryMeter>(Pool& pool)> meter_library;
 
 }  // namespace strait::memory

@@ -307,9 +307,7 @@ AutogradForm form_of(const ModuleChain& chain, size_t index) {
   return form;
 }
 
-}  // namespace
-
-std::unique_ptr<Block> make_module_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype) {
   const auto at = static_cast<size_t>(index);
   const ModuleChain& chain = *shape.modules;
   ensure(chain.from_folder(), "a module is a file");
@@ -329,4 +327,7 @@ std::unique_ptr<Block> make_module_block(const ModelShape& shape, int64_t index,
       });
 }
 
+const Provides kBlocks(make_module_block, make_block);
+
+}  // namespace
 }  // namespace strait::model

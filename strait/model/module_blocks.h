@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "strait/base/provided.h"
 #include "strait/model/block.h"
 #include "strait/shape/modules.h"
 
@@ -14,6 +15,7 @@ namespace strait::model {
 /// numbers, reads or writes files, prints, or changes a buffer.
 ///
 /// The file's own parameters are not kept: each call brings the unit's.
-std::unique_ptr<Block> make_module_block(const ModelShape& shape, int64_t index, Dtype dtype);
+inline constinit Provided<std::unique_ptr<Block>(const ModelShape& shape, int64_t index, Dtype dtype)>
+    make_module_block;
 
 }  // namespace strait::model

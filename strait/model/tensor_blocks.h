@@ -9,6 +9,7 @@
 // parameter gradients are rounded to bf16 on a GPU, as its operators give them.
 #pragma once
 
+#include "strait/base/provided.h"
 #include "strait/model/block.h"
 #include "strait/tensor/device.h"
 
@@ -17,6 +18,6 @@ namespace strait::model {
 /// Replaces the blocks of `model`, which computes in `dtype`, by tensor blocks. `device` outlives
 /// the model. Forwards of some segments alone need a saved bundle; backward_input and
 /// backward_weight throw UserError: the backward is not split.
-void use_tensor_blocks(Model& model, tensor::Device& device, Dtype dtype);
+inline constinit Provided<void(Model& model, tensor::Device& device, Dtype dtype)> use_tensor_blocks;
 
 }  // namespace strait::model

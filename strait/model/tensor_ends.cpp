@@ -231,9 +231,7 @@ at::Tensor angle_table(const ModelShape& shape, const RopeOptions& rope, const T
   return table.to(types.device.view(nullptr, {0}, types.wide).device());
 }
 
-}  // namespace
-
-void use_tensor_blocks(Model& model, tensor::Device& device, Dtype dtype) {
+void use_blocks(Model& model, tensor::Device& device, Dtype dtype) {
   const TensorTypes types(device, dtype);
   const ModelShape& shape = model.shape();
   std::array<at::Tensor, 2> angles;  // of blocks without, with a window
@@ -252,4 +250,7 @@ void use_tensor_blocks(Model& model, tensor::Device& device, Dtype dtype) {
   }
 }
 
+const Provides kBlocks(use_tensor_blocks, use_blocks);
+
+}  // namespace
 }  // namespace strait::model

@@ -277,7 +277,9 @@ std::vector<double> kept_signal(int64_t steps) {
   return kept;
 }
 
-std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+namespace {
+
+std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype) {
   const auto at = static_cast<size_t>(index);
   const ModuleChain& chain = *shape.modules;
   const std::shared_ptr<const Unet> unet = chain.unet;
@@ -317,4 +319,7 @@ std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, D
       });
 }
 
+const Provides kBlocks(make_unet_block, make_block);
+
+}  // namespace
 }  // namespace strait::model

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "strait/base/dtype.h"
+#include "strait/base/provided.h"
 
 namespace strait::measure {
 
@@ -15,20 +16,14 @@ enum class LibraryPart : uint8_t { kConvolutions, kActivations, kCalls };
 /// Forward and backward under autograd, on the calling thread. Not thread-safe.
 class LibraryRun {
  public:
-  /// In fp32, fp64 or bf16.
-  LibraryRun(LibraryPart part, Dtype dtype);
-  ~LibraryRun();
-  LibraryRun(const LibraryRun&) = delete;
-  LibraryRun& operator=(const LibraryRun&) = delete;
-
-  void run();
+  virtual ~LibraryRun() = default;
+  virtual void run() = 0;
   /// Of a run: floating-point operations, numbers or operations.
-  double amount() const;
-
- private:
-  struct Tensors;
-  LibraryPart part_;
-  std::unique_ptr<Tensors> tensors_;
+  virtual double amount() const = 0;
 };
+
+/// In fp32, fp64 or bf16.
+inline constinit Provided<std::unique_ptr<LibraryRun>(LibraryPart part, Dtype dtype)>
+    make_library_run;
 
 }  // namespace strait::measure

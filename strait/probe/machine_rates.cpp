@@ -125,7 +125,7 @@ double attention_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts produc
 double library_rate(RankTeam& team, LibraryPart part, Dtype dtype) {
   std::vector<std::unique_ptr<LibraryRun>> works;
   const double seconds = best_of(
-      team, kLibrarySeconds, [&] { return std::make_unique<LibraryRun>(part, dtype); }, works);
+      team, kLibrarySeconds, [&] { return make_library_run(part, dtype); }, works);
   return works[0]->amount() / seconds;
 }
 

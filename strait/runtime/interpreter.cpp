@@ -362,8 +362,8 @@ void Interpreter::execute(const Op& op, const CompiledOp& compiled, const progra
   const double began = now_seconds();
   const trace::FlightMark mark = note(compiled, loops, began);
   mark.begin(began);
-  std::optional<memory::LibraryMeter> meter;
-  if (compiled.calls_library) meter.emplace(site_.pool);
+  std::unique_ptr<memory::LibraryMeter> meter;
+  if (compiled.calls_library) meter = memory::meter_library(site_.pool);
   try {
     site_.executors.before(instance_);
     guard_ ? run_guarded(compiled) : compiled.execute(instance_);

@@ -285,7 +285,7 @@ void Trainer::run() {
     if (lead() && job_.resume && job_.resume->path().starts_with(job_.folder.path + "/"))
       shared_.outcome.checkpoint = job_.resume->path();
   }
-  guard_save("finish the run", step, [&] { finish(step); });
+  guard_save("finish the run", step, [&] { finish(); });
   if (run.output.overlap_steps > 0 && !stopped) measure_overlap(step);
 }
 

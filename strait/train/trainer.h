@@ -204,7 +204,7 @@ class Trainer {
   /// (Overlap).
   void measure_overlap(int64_t step);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
-  void finish(int64_t step);
+  void finish();
   /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to
   /// print.
   void prepare_texts();

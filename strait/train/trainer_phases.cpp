@@ -241,7 +241,7 @@ void Trainer::save_if_refused(int64_t step, int64_t refused, const std::function
   }
 }
 
-void Trainer::finish(int64_t step) {
+void Trainer::finish() {
   state_.drain();
   collect_traffic();
   traffic_.merge(pending_);

@@ -64,7 +64,7 @@ class RankBlock {
       for (const UnetOp& op : ops) {
         memory::Pool pool;
         {
-          const memory::LibraryMeter meter(pool);
+          const auto meter = memory::meter_library(pool);
           run(op);
         }
         EXPECT_EQ(pool.live_bytes(), 0);
