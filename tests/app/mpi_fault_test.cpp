@@ -133,6 +133,7 @@ class FaultRun {
                {.hosts = draw_.hosts});
     std::map<int64_t, pid_t> processes = job.find_all();
     ASSERT_EQ(processes.size(), static_cast<size_t>(draw_.ranks)) << log();
+    write_file_atomically(folder_ + "/found", "");
     const pid_t lost = processes[draw_.lost];
     if (moment)
       strike_from_outside(job, lost);
@@ -224,6 +225,7 @@ class FaultRun {
     strike.signal = draw_.stops ? SIGSTOP : SIGKILL;
     strike.hold_seconds = draw_.held ? hold() : 0;
     strike.truth = folder_ + "/truth.json";
+    strike.found = folder_ + "/found";
     strike.step = 1 + static_cast<int64_t>(draw_.stream.below(6, kSteps));
     if (draw_.kind == "save") {  // a checkpoint in between, or the end of the run
       strike.number = static_cast<int64_t>(draw_.stream.below(7, 2));

@@ -70,13 +70,21 @@ class Striker {
   std::atomic<int64_t> computed_{0}, saved_{0};
 };
 
+/// Until the test knows all processes: one that has struck itself down cannot be found.
+void wait_to_be_found(const Strike& strike) {
+  while (!std::filesystem::exists(strike.found))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 }  // namespace
 }  // namespace strait::test
 
 int main(int argc, char** argv) {
   const std::string path = argv[1];
-  strait::test::Striker striker(
-      strait::test::Strike::parse(strait::Json::parse(strait::read_file(path), path)));
+  const auto strike =
+      strait::test::Strike::parse(strait::Json::parse(strait::read_file(path), path));
+  strait::test::wait_to_be_found(strike);
+  strait::test::Striker striker(strike);
   strait::cli::CommandTable commands = strait::app::all_commands();
   commands["train"] = [&](const strait::cli::Command& command, strait::cli::Output& output) {
     return strait::app::train_with(command, output, striker.hooks());

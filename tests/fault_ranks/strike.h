@@ -18,6 +18,7 @@ struct Strike {
   int signal = 0;
   double hold_seconds = 0;  // at the place before the signal: the other ranks come to a rest
   std::string truth;        // gets the rank's own flight record of that moment
+  std::string found;        // a file that is there once the test has found all ranks
 
   Json json() const {
     return Json::object({{"rank", rank},
@@ -27,13 +28,15 @@ struct Strike {
                          {"operation", operation},
                          {"signal", static_cast<int64_t>(signal)},
                          {"hold_seconds", hold_seconds},
-                         {"truth", truth}});
+                         {"truth", truth},
+                         {"found", found}});
   }
   static Strike parse(const Json& json) {
     return {json.at("rank").as_integer(),        json.at("step").as_integer(),
             json.at("place").as_string(),        json.at("number").as_integer(),
             json.at("operation").as_string(),    static_cast<int>(json.at("signal").as_integer()),
-            json.at("hold_seconds").as_number(), json.at("truth").as_string()};
+            json.at("hold_seconds").as_number(), json.at("truth").as_string(),
+            json.at("found").as_string()};
   }
 };
 
