@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "strait/base/process_memory.h"
+#include "strait/config/check_chain.h"
 #include "strait/config/products.h"
 #include "strait/probe/machine_rates.h"
 #include "strait/threads/core_quota.h"
@@ -57,7 +58,7 @@ void use_local_rates(Run& run, int64_t cores) {
   const double share = std::min(1.0, core_quota().cores / static_cast<double>(cores));
   run.cluster.measured =
       measure::scaled(measure::remembered_rates(cache_folder(), measured_type(run.train.precision),
-                                                cores, run.runtime.chosen.products),
+                                                cores, run.runtime.chosen.products, is_chain(run)),
                       share);
   run.cluster.measured->cores_per_machine = available_cores();
   run.cluster.measured->memory_bytes_per_machine = usable_memory_bytes();

@@ -217,13 +217,16 @@ MeasuredRates rates_from_json(const Json& json) {
   return rates;
 }
 
-MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts products) {
+MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts products,
+                            bool library) {
   RankTeam team(cores, 1);
   MeasuredRates rates;
   rates.memory_bytes_per_second = copy_rate(team);
-  rates.library_flops_per_second = library_rate(team, LibraryPart::kConvolutions, dtype);
-  rates.library_activations_per_second = library_rate(team, LibraryPart::kActivations, dtype);
-  rates.library_calls_per_second = library_rate(team, LibraryPart::kCalls, dtype);
+  if (library) {
+    rates.library_flops_per_second = library_rate(team, LibraryPart::kConvolutions, dtype);
+    rates.library_activations_per_second = library_rate(team, LibraryPart::kActivations, dtype);
+    rates.library_calls_per_second = library_rate(team, LibraryPart::kCalls, dtype);
+  }
   const double attention = attention_rate(team, dtype, products);
   const double rate = product_rate(team, dtype, products);
   const auto [blocks, weights] =
@@ -254,11 +257,12 @@ std::string rates_file(const std::string& cache_folder, Dtype dtype, int64_t cor
 }
 
 MeasuredRates remembered_rates(const std::string& cache_folder, Dtype dtype, int64_t cores,
-                               kernel::NarrowProducts products) {
-  if (cache_folder.empty()) return measure_rates(dtype, cores, products);
+                               kernel::NarrowProducts products, bool library) {
+  if (cache_folder.empty()) return measure_rates(dtype, cores, products, library);
   const std::string file = rates_file(cache_folder, dtype, cores, products);
-  if (const std::optional<MeasuredRates> known = read_rates(file)) return *known;
-  const MeasuredRates rates = measure_rates(dtype, cores, products);
+  const std::optional<MeasuredRates> known = read_rates(file);
+  if (known && (!library || known->library_calls_per_second > 0)) return *known;
+  const MeasuredRates rates = measure_rates(dtype, cores, products, library);
   write_rates(rates, cache_folder, file);
   return rates;
 }

@@ -70,11 +70,13 @@ class MpiJob {
     const std::string line = proc_text(process, "cmdline");
     return line.starts_with(program_) && line.find(folder_ + "/") != std::string::npos;
   }
-  /// All of them, once they exist; fewer when the launcher ends before.
+  /// All of them, once they exist; fewer when the launcher ends before, or after a minute.
   std::map<int64_t, pid_t> find_all() {
+    const double end = now_seconds() + 60;
     while (true) {
       const auto found = find();
-      if (static_cast<int64_t>(found.size()) == ranks_ || !child_.running()) return found;
+      const bool all = static_cast<int64_t>(found.size()) == ranks_;
+      if (all || !child_.running() || now_seconds() > end) return found;
       sleep_seconds(0.02);
     }
   }

@@ -42,9 +42,6 @@ TEST_F(MachineRates, EachTypeHasItsOwnRates) {
   EXPECT_LE(fp32.attention_flops_per_second_fp32, fp32.flops_per_second_fp32);  // never passed
   EXPECT_EQ(fp32.attention_flops_per_second_bf16, 0);
   EXPECT_EQ(fp32.weights_per_second_bf16, 0);
-  EXPECT_GT(fp32.library_flops_per_second, 1e8 / test::kSlowdown);
-  EXPECT_GT(fp32.library_activations_per_second, 1e6 / test::kSlowdown);
-  EXPECT_GT(fp32.library_calls_per_second, 1e3 / test::kSlowdown);
   const MeasuredRates bf16 = measure_rates(Dtype::kBfloat16, 1);
   EXPECT_GT(bf16.flops_per_second_bf16, 0);
   EXPECT_GT(bf16.attention_flops_per_second_bf16, 0);
@@ -78,6 +75,23 @@ TEST_F(MachineRates, TheyAreRememberedByTypeAndCores) {
   EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kBfloat16, 1));
   EXPECT_NE(rates_file(folder_, Dtype::kBfloat16, 1, kernel::NarrowProducts::kWidened),
             rates_file(folder_, Dtype::kBfloat16, 1, kernel::NarrowProducts::kPaired));
+}
+
+TEST_F(MachineRates, ThoseOfLibTorchAreMeasuredWhereTheyAreWanted) {
+  const auto remembered = [&](bool library) {
+    return remembered_rates(folder_, Dtype::kFloat32, 1, kernel::NarrowProducts::kAutomatic,
+                            library);
+  };
+  const MeasuredRates without = remembered(false);
+  EXPECT_EQ(without.library_flops_per_second, 0);
+  EXPECT_EQ(without.library_activations_per_second, 0);
+  EXPECT_EQ(without.library_calls_per_second, 0);
+  const MeasuredRates with = remembered(true);
+  EXPECT_GT(with.library_flops_per_second, 1e8 / test::kSlowdown);
+  EXPECT_GT(with.library_activations_per_second, 1e6 / test::kSlowdown);
+  EXPECT_GT(with.library_calls_per_second, 1e3 / test::kSlowdown);
+  for (const bool library : {false, true})
+    EXPECT_EQ(rates_json(remembered(library)).dump(), rates_json(with).dump());
 }
 
 TEST(Rates, OfAShareOfACoreAreThatShareOfThem) {
