@@ -38,7 +38,7 @@ endif()
 
 if(STRAIT_TORCH)
   # Where no GPU can be asked, LibTorch's CMake files need a list. There is no .cu file to build for it.
-  if(STRAIT_CUDA AND NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+  if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
     set(TORCH_CUDA_ARCH_LIST "8.0 9.0")
   endif()
   # CUDA 13 has no libnvToolsExt, which LibTorch 2.7's CMake files ask for unless they may take nvtx3 from the toolkit.
