@@ -238,10 +238,10 @@ class TensorArithmetic final : public Arithmetic {
   tensor::Device& device_;
 };
 
-const Provides kArithmetic(make_tensor_arithmetic,
-                           +[](tensor::Device& device) -> std::unique_ptr<Arithmetic> {
-                             return std::make_unique<TensorArithmetic>(device);
-                           });
+const Provides kArithmetic(
+    make_tensor_arithmetic, +[](tensor::Device& device) -> std::unique_ptr<Arithmetic> {
+      return std::make_unique<TensorArithmetic>(device);
+    });
 
 }  // namespace
 }  // namespace strait::device

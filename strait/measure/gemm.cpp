@@ -60,9 +60,8 @@ class Matrix {
   }
   int64_t columns() const { return columns_; }
   double operator()(int64_t row, int64_t column) const {
-    return in_type(dtype_, [&]<class T>() {
-      return static_cast<double>(data<T>()[row * columns_ + column]);
-    });
+    return in_type(
+        dtype_, [&]<class T>() { return static_cast<double>(data<T>()[row * columns_ + column]); });
   }
 
  private:
@@ -109,13 +108,11 @@ Gemm::Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine)
     throw UserError(fmt::format("gemm: this engine does not multiply {}; nearest valid choice: {}",
                                 dtype_name(dtype), dtype == Dtype::kBfloat16 ? "fp32" : "bf16"));
   }
-  operands_ = std::make_unique<Operands>(
-      Operands{shape.transpose_a ? filled(shape.k, shape.m, dtype, 1)
-                                 : filled(shape.m, shape.k, dtype, 1),
-               shape.transpose_b ? filled(shape.n, shape.k, dtype, 2)
-                                 : filled(shape.k, shape.n, dtype, 2),
-               Matrix(shape.m, shape.n, dtype,
-                      [](int64_t) { return std::numeric_limits<float>::quiet_NaN(); })});
+  operands_ = std::make_unique<Operands>(Operands{
+      shape.transpose_a ? filled(shape.k, shape.m, dtype, 1) : filled(shape.m, shape.k, dtype, 1),
+      shape.transpose_b ? filled(shape.n, shape.k, dtype, 2) : filled(shape.k, shape.n, dtype, 2),
+      Matrix(shape.m, shape.n, dtype,
+             [](int64_t) { return std::numeric_limits<float>::quiet_NaN(); })});
 }
 
 Gemm::~Gemm() = default;
@@ -144,11 +141,11 @@ void Gemm::run_blas() {
   const int64_t lda = shape_.transpose_a ? m : k, ldb = shape_.transpose_b ? k : n;
   const auto ta = transposed(shape_.transpose_a), tb = transposed(shape_.transpose_b);
   if (dtype_ == Dtype::kFloat32) {
-    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1.0f, a.data<float>(), lda, b.data<float>(),
-                ldb, 0.0f, c.data<float>(), n);
+    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1.0f, a.data<float>(), lda, b.data<float>(), ldb,
+                0.0f, c.data<float>(), n);
   } else {
-    cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1.0, a.data<double>(), lda,
-                b.data<double>(), ldb, 0.0, c.data<double>(), n);
+    cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1.0, a.data<double>(), lda, b.data<double>(), ldb,
+                0.0, c.data<double>(), n);
   }
 }
 

@@ -93,11 +93,10 @@ class Peer final : public GlooPeer {
 
 #endif
 
-const Provides kPeer(make_gloo_peer,
-                     +[](const CollectiveCase& collective, comm::MpiSession& session,
-                         int64_t part) -> std::unique_ptr<GlooPeer> {
-                       return std::make_unique<Peer>(collective, session, part);
-                     });
+const Provides kPeer(
+    make_gloo_peer,
+    +[](const CollectiveCase& collective, comm::MpiSession& session, int64_t part)
+        -> std::unique_ptr<GlooPeer> { return std::make_unique<Peer>(collective, session, part); });
 
 }  // namespace
 }  // namespace strait::measure

@@ -34,9 +34,9 @@ struct Meter final : LibraryMeter {
   c10::DebugInfoGuard guard;
 };
 
-const Provides kMeter(meter_library, +[](Pool& pool) -> std::unique_ptr<LibraryMeter> {
-  return std::make_unique<Meter>(pool);
-});
+const Provides kMeter(
+    meter_library,
+    +[](Pool& pool) -> std::unique_ptr<LibraryMeter> { return std::make_unique<Meter>(pool); });
 
 }  // namespace
 }  // namespace strait::memory

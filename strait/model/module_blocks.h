@@ -15,7 +15,8 @@ namespace strait::model {
 /// numbers, reads or writes files, prints, or changes a buffer.
 ///
 /// The file's own parameters are not kept: each call brings the unit's.
-inline constinit Provided<std::unique_ptr<Block>(const ModelShape& shape, int64_t index, Dtype dtype)>
+inline constinit Provided<std::unique_ptr<Block>(const ModelShape& shape, int64_t index,
+                                                 Dtype dtype)>
     make_module_block;
 
 }  // namespace strait::model

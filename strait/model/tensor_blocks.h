@@ -18,6 +18,7 @@ namespace strait::model {
 /// Replaces the blocks of `model`, which computes in `dtype`, by tensor blocks. `device` outlives
 /// the model. Forwards of some segments alone need a saved bundle; backward_input and
 /// backward_weight throw UserError: the backward is not split.
-inline constinit Provided<void(Model& model, tensor::Device& device, Dtype dtype)> use_tensor_blocks;
+inline constinit Provided<void(Model& model, tensor::Device& device, Dtype dtype)>
+    use_tensor_blocks;
 
 }  // namespace strait::model

@@ -37,7 +37,8 @@ class SharedUnetBlock {
 
 /// Block `index` of a U-Net: an AutogradBlock, or a SharedUnetBlock where ranks of shape.x and
 /// shape.y share it.
-inline constinit Provided<std::unique_ptr<Block>(const ModelShape& shape, int64_t index, Dtype dtype)>
+inline constinit Provided<std::unique_ptr<Block>(const ModelShape& shape, int64_t index,
+                                                 Dtype dtype)>
     make_unet_block;
 
 /// What is drawn for a sequence.

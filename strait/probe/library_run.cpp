@@ -58,10 +58,10 @@ class TensorRun final : public LibraryRun {
   at::Tensor input_, weight_;
 };
 
-const Provides kRun(make_library_run,
-                    +[](LibraryPart part, Dtype dtype) -> std::unique_ptr<LibraryRun> {
-                      return std::make_unique<TensorRun>(part, dtype);
-                    });
+const Provides kRun(
+    make_library_run, +[](LibraryPart part, Dtype dtype) -> std::unique_ptr<LibraryRun> {
+      return std::make_unique<TensorRun>(part, dtype);
+    });
 
 }  // namespace
 }  // namespace strait::measure
