@@ -152,12 +152,13 @@ class Exchange::Run {
           ready, [this] { return drive(); }, late);
   }
 
-  /// Drives the messages under way; true while there are any.
+  /// Drives the messages under way; true while there are any, or some that may begin now.
   bool drive() {
     std::vector<Message*>& left = x_.under_way_;
     left.clear();
     turns_.collect(left);
-    return !left.empty() && site_.messages.test(left) < static_cast<int64_t>(left.size());
+    if (left.empty()) return false;
+    return site_.messages.test(left) < static_cast<int64_t>(left.size()) || turns_.has_waiting();
   }
 
   void agree() const {

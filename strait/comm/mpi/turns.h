@@ -47,6 +47,8 @@ class Turns {
   void begin(int64_t step, std::vector<Passage> landings, std::vector<Passage> sendings);
   /// Begins what may, and adds the messages that are under way.
   void collect(std::vector<Message*>& under_way);
+  /// Whether there are messages that collect() has not begun.
+  bool has_waiting() const { return next_ < waiting_.size(); }
 
   Passage& landing(int64_t step, size_t number) { return landings_[step & 1][number]; }
   /// All landings of `step` have been taken.
