@@ -49,6 +49,7 @@ class Matrix {
       : columns_(columns), dtype_(dtype) {
     const auto bytes = static_cast<size_t>(rows * columns * dtype_bytes(dtype));
     data_.reset(std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment));
+    if (!data_) throw NothingFits(fmt::format("gemm: the system refused {} bytes", bytes));
     in_type(dtype, [&]<class T>() {
       for (int64_t at = 0; at < rows * columns; ++at) data<T>()[at] = static_cast<T>(value(at));
     });
@@ -103,7 +104,7 @@ Gemm::Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine)
     throw UserError(fmt::format("gemm: m = {}, n = {}, k = {} must all be at least 1", shape.m,
                                 shape.n, shape.k));
   }
-  in_type(dtype, []<class T>() {});
+  in_type(dtype, []<class T>() {});  // throws for others
   if (engine != GemmEngine::kStrait && engine != other_engine(dtype)) {
     throw UserError(fmt::format("gemm: this engine does not multiply {}; nearest valid choice: {}",
                                 dtype_name(dtype), dtype == Dtype::kBfloat16 ? "fp32" : "bf16"));
