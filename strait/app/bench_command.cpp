@@ -84,11 +84,11 @@ int64_t would_fit(double bytes) {
   return static_cast<int64_t>(static_cast<double>(usable_memory_bytes()) / bytes);
 }
 
-/// Operands and results of both engines, and all of them in fp64, which one is checked against.
+/// Operands and results of both engines.
 void require_gemm_memory(const measure::GemmShape& shape, Dtype dtype) {
   const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
              k = static_cast<double>(shape.k);
-  const double element = static_cast<double>(2 * dtype_bytes(dtype) + dtype_bytes(Dtype::kFloat64));
+  const double element = static_cast<double>(2 * dtype_bytes(dtype));
   require_case_memory(
       fmt::format("gemm --m {} --n {} --k {}", shape.m, shape.n, shape.k),
       element * (m * k + k * n + m * n),
