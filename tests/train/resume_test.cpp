@@ -2,7 +2,9 @@
 // the same sequences in the same steps, the same masks of dropout, the losses and weights of one
 // that was never stopped. Residuals of error feedback outlive a checkpoint: on the same ranks bit
 // for bit, on others as their sum.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -259,8 +261,14 @@ TEST_F(Resume, AFailedRunReportsTheLastCheckpointThatIsComplete) {
     observer.saved = [&](const std::string& path) {
       if (!saved.empty()) return;
       saved = path;
-      std::filesystem::rename(run_dir + "/checkpoints", run_dir + "/away");
-      std::ofstream(run_dir + "/checkpoints") << "no folder";
+      // The other rank has begun its next save, and may make the folder anew between two steps.
+      int file = -1;
+      for (int moved = 0; file < 0; ++moved) {
+        std::filesystem::rename(run_dir + "/checkpoints",
+                                run_dir + "/away-" + std::to_string(moved));
+        file = ::open((run_dir + "/checkpoints").c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600);
+      }
+      ::close(file);
     };
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
