@@ -3,7 +3,8 @@
 //
 // Blocks of B (kDepthBlock deep, kColumnBlock wide) are packed once and stay in the second-level
 // cache; of A one panel of kTileRows rows at a time is packed and stays in the first-level cache
-// while the block of B streams past it.
+// while the block of B streams past it. Where A has few rows it is the other way around
+// (multiply_few_rows).
 #if defined(STRAIT_KERNEL_GEMM_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_GEMM_BLOCK_INL_H_
 #undef STRAIT_KERNEL_GEMM_BLOCK_INL_H_
@@ -34,6 +35,11 @@ constexpr int64_t kColumnBlock = 3072 / static_cast<int64_t>(sizeof(W));  // 1.2
 /// Of blocks that are less deep, where matrix tiles multiply.
 template <class W>
 constexpr int64_t kMostColumns = 4 * kColumnBlock<W>;
+/// Rows that stay in the second-level cache once packed (384 KB), and how deep they must be to be
+/// worth it: where products are less deep, it is the result that takes the time.
+template <class W>
+constexpr int64_t kFewRows = 1024 / static_cast<int64_t>(sizeof(W));
+constexpr int64_t kFewRowsDepth = 64;
 /// Sums of a narrow result whose products take several blocks of depth: 1 MB.
 constexpr int64_t kNarrowSums = 262144, kSumRows = 1024;
 
@@ -199,11 +205,55 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloa
   }
 }
 
+/// Few rows: all of them packed first, then one panel of B at a time, which stays in the
+/// first-level cache while all rows meet it and the next panel is fetched.
+template <class Way, class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_few_rows(const Way& way, const GemmOperands<T>& in, const Panels<W>& panels,
+                                const TileTarget<W, C>& whole) {
+  const MatrixView<T>&a = in.a, &b = in.b;
+  constexpr int64_t kBytes = static_cast<int64_t>(sizeof(T));
+  const int64_t depth_block = balanced(in.depth, kDepthBlock, 1);
+  W* const rows_of_a = panels.b + kTileColumns<W> * kDepthBlock + kPackSlack;
+  FarPanel next;
+  if (b.row_stride == 1) next.period = kTileColumns<W>;
+  next.stride = b.column_stride * kBytes;
+  next.depth_stride = b.row_stride * kBytes;
+  TileTarget<W, C> target = whole;
+  for (int64_t k = 0; k < in.depth; k += depth_block) {
+    const int64_t depth = std::min(depth_block, in.depth - k);
+    const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
+    pack_panels<kTileRows>(part, whole.rows, depth, rows_of_a);
+    TileOperands<W> tile;
+    tile.b = panels.b;
+    tile.depth = depth;
+    for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
+      const T* from = b.data + k * b.row_stride + column * b.column_stride;
+      const int64_t columns = std::min(kTileColumns<W>, whole.columns - column);
+      pack_columns(way, MatrixView<T>{from, b.column_stride, b.row_stride}, columns, depth,
+                   panels.b);
+      next.data = reinterpret_cast<const uint8_t*>(from + kTileColumns<W> * b.column_stride);
+      tile.next = next;
+      for (int64_t row = 0; row < whole.rows; row += kTileRows) {
+        tile.a = rows_of_a + row * depth;
+        multiply_tile<false, RowsOfA::kFew>(
+            tile, part_of(target, row, column, kTileRows, kTileColumns<W>));
+      }
+    }
+    target.base = whole.c;
+    target.base_stride = whole.c_stride;
+    target.bias = nullptr;
+  }
+}
+
 /// whole.rows x whole.columns of the result over the full depth. `b` begins at the first column,
 /// `a` at the first row.
 template <class Way, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_columns(const Way& way, const GemmOperands<T>& in, const Panels<W>& panels,
                                const TileTarget<W, C>& whole) {
+  if constexpr (std::is_same_v<Way, WideWay>) {
+    if (whole.rows <= kFewRows<W> && in.depth >= kFewRowsDepth)
+      return multiply_few_rows(way, in, panels, whole);
+  }
   const MatrixView<T>&a = in.a, &b = in.b;
   const int64_t depth_block = balanced(in.depth, Way::kDepths * kDepthBlock, Way::kDepthUnit);
   TileTarget<W, C> target = whole;

@@ -114,15 +114,20 @@ HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, P
   constexpr int64_t kPairs = std::is_same_v<P, uint32_t> ? 2 : 1;  // depths in an element of out
   constexpr int64_t kRest = kWidth % kLane;  // rows behind the last whole vector
   if constexpr (kRest != 0 && kRest < 4) return 0;
-  int64_t k = 0;
-  for (; k + kStep <= depth; k += kStep) {
+  const int64_t whole = depth / kStep * kStep;
+  for (int64_t line = 0; line < whole; line += 4 * kStep) {
+    const int64_t end = std::min(whole, line + 4 * kStep);
     int64_t row = 0;
-    for (; row + kLane <= kWidth; row += kLane)
-      pack_words<kLane, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
-    if constexpr (kRest != 0)
-      pack_words<kRest, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
+    for (; row + kLane <= kWidth; row += kLane) {
+      for (int64_t k = line; k < end; k += kStep)
+        pack_words<kLane, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
+    }
+    if constexpr (kRest != 0) {
+      for (int64_t k = line; k < end; k += kStep)
+        pack_words<kRest, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
+    }
   }
-  return k;
+  return whole;
 }
 template <int64_t kWidth>
 HWY_ATTR inline int64_t pack_steps(const double* in, int64_t stride, int64_t depth, double* out) {

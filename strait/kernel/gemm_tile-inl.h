@@ -54,7 +54,15 @@ struct TileTarget {
 enum class RowsOfA : uint8_t {
   kPacked,    // panel by panel, while B comes from the second-level cache
   kPrepared,  // have been packed: Panels::a. B is near, as with
+  kFew,       // the same, and the panel of B that comes next is fetched from far meanwhile
   kInPlace    // where they are: wide numbers in the first-level cache, whole tiles of them
+};
+
+/// A panel of B before it is packed, for fetching: at depth k the cache line at `data` + (k modulo
+/// `period`) * `stride` + (k less that) * `depth_stride` bytes.
+struct FarPanel {
+  const uint8_t* data = nullptr;
+  int64_t period = 1, stride = 0, depth_stride = 0;
 };
 
 /// Operands of a tile: b packed, [depth][kTileColumns], and a, [depth][kTileRows], or in place.
@@ -64,6 +72,7 @@ struct TileOperands {
   const W* b = nullptr;
   int64_t depth = 0;
   int64_t a_row = 0, a_depth = 0;  // strides of a in place
+  FarPanel next;
 };
 
 template <class W, class C>
@@ -94,6 +103,7 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
   using V = hn::Vec<decltype(d)>;
   constexpr int64_t kLane = kLanes<W>;
   constexpr int64_t kAhead = 2048 / static_cast<int64_t>(sizeof(W));  // of B
+  constexpr bool kWide = kLane * sizeof(W) == 64;  // a panel of B is 48 KB, and 24 KB otherwise
   V low[kRows], high[kRows];
 #pragma GCC unroll 16
   for (int64_t row = 0; row < kRows; ++row) {
@@ -108,9 +118,14 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
   const int64_t a_row = kInPlace ? in.a_row : 1, a_depth = kInPlace ? in.a_depth : kTileRows;
   for (int64_t k = 0; k < in.depth; ++k, a += a_depth, b += 2 * kLane) {
     const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLane);
-    if constexpr (kForm == RowsOfA::kPacked) {
+    if constexpr (kForm == RowsOfA::kPacked || (kForm == RowsOfA::kFew && kWide)) {
       __builtin_prefetch(b + kAhead);
       __builtin_prefetch(b + kAhead + kLane);
+    }
+    if constexpr (kForm == RowsOfA::kFew) {
+      const int64_t inside = k & (in.next.period - 1);
+      __builtin_prefetch(
+          in.next.data + inside * in.next.stride + (k - inside) * in.next.depth_stride, 0, 2);
     }
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kRows; ++row) {

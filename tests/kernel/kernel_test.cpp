@@ -120,8 +120,33 @@ TYPED_TEST(KernelTest, LargeGemmEqualsTheTripleLoop) {
     for (const bool b : {false, true}) {
       check_gemm<TypeParam>({29, 805, 801, a, b, a != b, a == b}, 2);
       check_gemm<TypeParam>({1100, 34, 400, a, b, a == b, false}, 1);
+      check_gemm<TypeParam>({261, 805, 401, a, b, a == b, a != b}, 1);
     }
   }
+}
+
+/// Few rows are multiplied in another order of panels than many, but each sum in the same order.
+TYPED_TEST(KernelTest, FewRowsHaveTheBitsOfMany) {
+  using T = TypeParam;
+  const int64_t rows = 300, columns = 83, depth = 801;
+  const auto a = random<T>(rows * depth, 1), b = random<T>(depth * columns, 2);
+  on_every_target([&] {
+    for (const bool turned : {false, true}) {
+      const MatrixView<T> right{b.data(), turned ? 1 : columns, turned ? depth : 1};
+      std::vector<T> whole(rows * columns), parts(rows * columns);
+      GemmCall<T> call{rows, columns, depth, {a.data(), depth, 1}, right};
+      call.c = whole.data();
+      call.c_stride = columns;
+      gemm(call, 1);
+      for (int64_t row = 0; row < rows; row += call.rows) {
+        call.rows = std::min<int64_t>(row + 1, rows - row);  // 1, 2, 4, ... 128
+        call.a.data = a.data() + row * depth;
+        call.c = parts.data() + row * columns;
+        gemm(call, 1);
+      }
+      EXPECT_EQ(whole, parts) << turned;
+    }
+  });
 }
 
 TYPED_TEST(KernelTest, GemmAddsBaseAndBias) {
