@@ -127,25 +127,37 @@ HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>
                              int64_t depth, const TileTarget<W, C>& whole) {
   constexpr bool kPairs = Way::kDepths == 2;
   TileOperands<W> in;
-  in.a = panels.a;
   in.depth = (depth + Way::kDepths - 1) / Way::kDepths;
   for (int64_t row = 0; row < whole.rows; row += kTileRows) {
     const int64_t rows = std::min(kTileRows, whole.rows - row);
     const MatrixView<T> part{a.data + row * a.row_stride, a.row_stride, a.column_stride};
+    const auto pack_rows = [&]() HWY_ATTR {
+      in.a = panels.a;
+      pack_panels<kTileRows>(part, rows, depth,
+                             reinterpret_cast<typename Way::template Packed<W>*>(panels.a));
+    };
+    const auto multiply = [&]<RowsOfA kRows>() HWY_ATTR {
+      for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
+        in.b = panels.b + column * in.depth;
+        multiply_tile<kPairs, kRows>(in, part_of(whole, row, column, kTileRows, kTileColumns<W>));
+      }
+    };
     if constexpr (kForm == RowsOfA::kPrepared) {
       in.a = panels.a + row * in.depth;
     } else if constexpr (kForm == RowsOfA::kInPlace) {
+      // Behind the last rows there may be nothing.
+      if (rows % kTileRowStep != 0) {
+        pack_rows();
+        multiply.template operator()<RowsOfA::kPrepared>();
+        continue;
+      }
       in.a = part.data;
       in.a_row = a.row_stride;
       in.a_depth = a.column_stride;
     } else {
-      pack_panels<kTileRows>(part, rows, depth,
-                             reinterpret_cast<typename Way::template Packed<W>*>(panels.a));
+      pack_rows();
     }
-    for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
-      in.b = panels.b + column * in.depth;
-      multiply_tile<kPairs, kForm>(in, part_of(whole, row, column, kTileRows, kTileColumns<W>));
-    }
+    multiply.template operator()<kForm>();
   }
 }
 

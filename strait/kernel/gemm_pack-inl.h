@@ -114,6 +114,8 @@ HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, P
   constexpr int64_t kPairs = std::is_same_v<P, uint32_t> ? 2 : 1;  // depths in an element of out
   constexpr int64_t kRest = kWidth % kLane;  // rows behind the last whole vector
   if constexpr (kRest != 0 && kRest < 4) return 0;
+  // What rows behind whole vectors spill is overwritten in time if there are no whole vectors.
+  static_assert(kRest < 4 || kWidth < kLane);
   const int64_t whole = depth / kStep * kStep;
   for (int64_t line = 0; line < whole; line += 4 * kStep) {
     const int64_t end = std::min(whole, line + 4 * kStep);

@@ -32,6 +32,7 @@ constexpr int64_t kTileRows = 12;
 #else
 constexpr int64_t kTileRows = 6;
 #endif
+constexpr int64_t kTileRowStep = kTileRows / 3;  // tiles of a third of the rows, of two, of all
 constexpr int64_t kTileVectors = 2;
 template <class W>
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<W>()));
@@ -55,7 +56,7 @@ enum class RowsOfA : uint8_t {
   kPacked,    // panel by panel, while B comes from the second-level cache
   kPrepared,  // have been packed: Panels::a. B is near, as with
   kFew,       // the same, and the panel of B that comes next is fetched from far meanwhile
-  kInPlace    // where they are: wide numbers in the first-level cache, whole tiles of them
+  kInPlace    // where they are: wide numbers near the core, a multiple of kTileRowStep rows
 };
 
 /// A panel of B before it is packed, for fetching: at depth k the cache line at `data` + (k modulo
@@ -191,10 +192,10 @@ HWY_ATTR inline void multiply_packed(const TileOperands<W>& in, const TileTarget
   multiply_rows<kRows, kForm>(in, target);
 }
 
-/// The tile of `target.rows` rows with no more work than the next multiple of a third of a tile.
+/// The tile of `target.rows` rows with no more work than the next multiple of kTileRowStep.
 template <bool kPairs, RowsOfA kForm, class W, class C>
 HWY_ATTR inline void multiply_tile(const TileOperands<W>& in, const TileTarget<W, C>& target) {
-  constexpr int64_t kThird = kTileRows / 3;
+  constexpr int64_t kThird = kTileRowStep;
   if (target.rows > 2 * kThird) {
     multiply_packed<kTileRows, kPairs, kForm>(in, target);
   } else if (target.rows > kThird) {

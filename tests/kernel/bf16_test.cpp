@@ -15,26 +15,27 @@
 #include "strait/kernel/loss.h"
 #include "strait/kernel/norm.h"
 #include "strait/kernel/onednn.h"
+#include "tests/kernel/edge_vector.h"
 #include "tests/kernel/targets.h"
 
 namespace strait::kernel {
 namespace {
 
-std::vector<Bfloat16> random_narrow(int64_t count, uint64_t seed, double scale = 1.0) {
+EdgeVector<Bfloat16> random_narrow(int64_t count, uint64_t seed, double scale = 1.0) {
   const RandomStream stream(seed, "test");
-  std::vector<Bfloat16> values(static_cast<size_t>(count));
+  EdgeVector<Bfloat16> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = Bfloat16(scale * stream.normal(i));
   return values;
 }
-std::vector<float> widened(const std::vector<Bfloat16>& values) {
+EdgeVector<float> widened(const EdgeVector<Bfloat16>& values) {
   return {values.begin(), values.end()};
 }
-std::vector<uint16_t> bits_of(const std::vector<Bfloat16>& values) {
+std::vector<uint16_t> bits_of(const EdgeVector<Bfloat16>& values) {
   std::vector<uint16_t> bits;
   for (const Bfloat16 value : values) bits.push_back(value.bits);
   return bits;
 }
-std::vector<uint16_t> rounded_bits(const std::vector<float>& values) {
+std::vector<uint16_t> rounded_bits(const EdgeVector<float>& values) {
   std::vector<uint16_t> bits;
   for (const float value : values) bits.push_back(Bfloat16(value).bits);
   return bits;
@@ -60,8 +61,8 @@ TEST(Bfloat16, SumsAreRoundedOnce) {
   on_every_target([] {
     const int64_t columns = 67;
     const auto bias = random_narrow(columns, 1), base = random_narrow(columns, 2);
-    std::vector<float> sum(static_cast<size_t>(columns), 1.0f + 0x1p-12f), expected;
-    std::vector<Bfloat16> out(sum.size());
+    EdgeVector<float> sum(static_cast<size_t>(columns), 1.0f + 0x1p-12f), expected;
+    EdgeVector<Bfloat16> out(sum.size());
     for (size_t i = 0; i < sum.size(); ++i)
       expected.push_back(static_cast<float>(base[i]) + (static_cast<float>(bias[i]) + sum[i]));
     add_sum<Bfloat16>({1, columns, sum.data(), bias.data(), base.data(), out.data()});
@@ -72,7 +73,7 @@ TEST(Bfloat16, SumsAreRoundedOnce) {
 /// Every kernel stores through the same vector conversion: all exponents, ties, infinities, NaN.
 TEST(Bfloat16, VectorsRoundAsScalarsDo) {
   on_every_target([] {
-    std::vector<float> all;
+    EdgeVector<float> all;
     for (uint64_t word = 0; word < 0x100000000ULL; word += 0x3fff) {
       all.push_back(std::bit_cast<float>(static_cast<uint32_t>(word)));
       all.push_back(std::bit_cast<float>(static_cast<uint32_t>(word & 0xffff0000U) | 0x8000U));
@@ -80,9 +81,9 @@ TEST(Bfloat16, VectorsRoundAsScalarsDo) {
     // A product with one is exact, and so is what is left when nothing is added.
     const int64_t count = static_cast<int64_t>(all.size());
     const Bfloat16 one(1.0f);
-    std::vector<Bfloat16> narrow(all.size());
+    EdgeVector<Bfloat16> narrow(all.size());
     for (size_t i = 0; i < all.size(); ++i) narrow[i] = Bfloat16(all[i]);
-    std::vector<Bfloat16> out(all.size());
+    EdgeVector<Bfloat16> out(all.size());
     add_bias<Bfloat16>({1, count, narrow.data(), nullptr, out.data()});
     for (size_t i = 0; i < all.size(); ++i) {
       ASSERT_EQ(out[i].bits | (std::isnan(all[i]) ? 0x40 : 0), narrow[i].bits) << i;
@@ -90,7 +91,7 @@ TEST(Bfloat16, VectorsRoundAsScalarsDo) {
     static_cast<void>(one);
     // Sums of two: the result has more digits than bf16 holds.
     const auto x = random_narrow(4001, 1, 3.0), y = random_narrow(4001, 2, 0.02);
-    std::vector<Bfloat16> sum(x.size());
+    EdgeVector<Bfloat16> sum(x.size());
     add_bias<Bfloat16>({1, 4001, x.data(), y.data(), sum.data()});
     for (size_t i = 0; i < x.size(); ++i) {
       ASSERT_EQ(sum[i].bits, Bfloat16(static_cast<float>(x[i]) + static_cast<float>(y[i])).bits);
@@ -104,8 +105,8 @@ TEST(Bfloat16Kernels, ElementwiseEqualsFloatRounded) {
       const auto x = random_narrow(count, 1, 2.0), gradient = random_narrow(count, 2);
       auto wide_gradient = widened(gradient);
       auto narrow_gradient = gradient;
-      std::vector<float> wide(x.size());
-      std::vector<Bfloat16> out(x.size()), again(x.size());
+      EdgeVector<float> wide(x.size());
+      EdgeVector<Bfloat16> out(x.size()), again(x.size());
       gelu<float>({count, widened(x).data(), wide.data()});
       gelu<Bfloat16>({count, x.data(), out.data()});
       EXPECT_EQ(bits_of(out), rounded_bits(wide));
@@ -121,7 +122,7 @@ TEST(Bfloat16Kernels, ElementwiseEqualsFloatRounded) {
       for (size_t i = 0; i < out.size(); ++i) {
         ASSERT_NEAR(static_cast<float>(out[i]), wide[i], 0x1.01p-8f * std::abs(wide[i]));
       }
-      std::vector<float> sums(x.size(), 4.0f), wide_sums(x.size(), 4.0f);
+      EdgeVector<float> sums(x.size(), 4.0f), wide_sums(x.size(), 4.0f);
       column_sums<float>({1, count, 0, count, widened(x).data(), wide_sums.data(), true});
       column_sums<Bfloat16>({1, count, 0, count, x.data(), sums.data(), true});
       EXPECT_EQ(sums, wide_sums);
@@ -138,8 +139,8 @@ TEST(Bfloat16Kernels, NormEqualsFloatRounded) {
       const auto residual = random_narrow(count, 5);
       const auto wx = widened(x), wg = widened(gradient), ww = widened(weight), wb = widened(bias),
                  wr = widened(residual);
-      std::vector<float> mean(rows), rstd(rows), wide_mean(rows), wide_rstd(rows), wide(count);
-      std::vector<Bfloat16> out(count), again(count);
+      EdgeVector<float> mean(rows), rstd(rows), wide_mean(rows), wide_rstd(rows), wide(count);
+      EdgeVector<Bfloat16> out(count), again(count);
       layer_norm<float>({rows, columns, wx.data(), ww.data(), wb.data(), wide_mean.data(),
                          wide_rstd.data(), wide.data(), 1e-5});
       layer_norm<Bfloat16>({rows, columns, x.data(), weight.data(), bias.data(), mean.data(),
@@ -155,7 +156,7 @@ TEST(Bfloat16Kernels, NormEqualsFloatRounded) {
       layer_norm_backward<Bfloat16>({rows, columns, x.data(), mean.data(), rstd.data(),
                                      weight.data(), gradient.data(), residual.data(), out.data()});
       EXPECT_EQ(bits_of(out), rounded_bits(wide));
-      std::vector<float> a(columns, 2.0f), b(columns, 3.0f), c(columns, 2.0f), d(columns, 3.0f);
+      EdgeVector<float> a(columns, 2.0f), b(columns, 3.0f), c(columns, 2.0f), d(columns, 3.0f);
       layer_norm_parameters<float>({rows, columns, 0, columns, wx.data(), mean.data(), rstd.data(),
                                     wg.data(), a.data(), b.data(), true});
       layer_norm_parameters<Bfloat16>({rows, columns, 0, columns, x.data(), mean.data(),
@@ -170,7 +171,7 @@ TEST(Bfloat16Kernels, LossEqualsFloatsAndItsGradientIsRounded) {
   on_every_target([] {
     for (const int64_t vocabulary : {1, 2, 31, 32, 65, 1003}) {
       for (const int32_t target : {-1, 0, static_cast<int32_t>(vocabulary - 1)}) {
-        std::vector<float> logits = widened(random_narrow(vocabulary, 1, 5.0)), wide = logits;
+        EdgeVector<float> logits = widened(random_narrow(vocabulary, 1, 5.0)), wide = logits;
         double loss = -1, wide_loss = -1;
         cross_entropy<float>({vocabulary, wide.data(), target, true, 2.5, &wide_loss});
         cross_entropy<Bfloat16>({vocabulary, logits.data(), target, true, 2.5, &loss});
@@ -302,7 +303,7 @@ TEST(Bfloat16Kernels, EveryWayAddsToItsBase) {
   const auto a = random_narrow(rows * depth, 1), b = random_narrow(columns * depth, 2);
   const auto base = random_narrow(rows * columns, 3);
   const auto add = [&](NarrowProducts products, bool beside) {
-    std::vector<Bfloat16> sums = base;
+    EdgeVector<Bfloat16> sums = base;
     GemmCall<Bfloat16> call{rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}};
     call.c = sums.data();
     call.base = beside ? base.data() : sums.data();
@@ -325,7 +326,7 @@ TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {
   const int64_t rows = 147, columns = 203, depth = 901;
   const auto a = random_narrow(rows * depth, 1), b = random_narrow(columns * depth, 2);
   with_all_products([&](NarrowProducts products) {
-    std::vector<Bfloat16> one(rows * columns), many(rows * columns);
+    EdgeVector<Bfloat16> one(rows * columns), many(rows * columns);
     GemmCall<Bfloat16> call{rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}};
     call.c_stride = columns;
     call.products = products;
@@ -355,17 +356,17 @@ struct AttentionSize {
 
 template <class T>
 struct AttentionInputs {
-  std::vector<T> q, k, v, out_gradient;
+  EdgeVector<T> q, k, v, out_gradient;
 };
 
 /// The results and the gradients of q, k and v, without what lies between rows.
 template <class T>
-std::vector<std::vector<double>> attention_and_gradients(const AttentionSize& size,
+std::vector<EdgeVector<double>> attention_and_gradients(const AttentionSize& size,
                                                          const AttentionInputs<T>& in) {
   const std::vector<int32_t> starts = size.starts();
   const DropoutMask mask(RandomStream(3, "a"), 0.1);
-  std::vector<T> out(size.count()), dq(size.count()), dk(size.count()), dv(size.count());
-  std::vector<float> log_sum(size.queries), delta(size.queries), dq_sum(size.queries * size.width);
+  EdgeVector<T> out(size.count()), dq(size.count()), dk(size.count()), dv(size.count());
+  EdgeVector<float> log_sum(size.queries), delta(size.queries), dq_sum(size.queries * size.width);
   AttentionBackwardCall<T> call;
   AttentionCall<T>& forward = call.forward;
   forward.queries = size.queries;
@@ -384,9 +385,9 @@ std::vector<std::vector<double>> attention_and_gradients(const AttentionSize& si
   call.delta = delta.data();
   call.dq_sum = dq_sum.data();
   attention_backward(call);
-  std::vector<std::vector<double>> results;
+  std::vector<EdgeVector<double>> results;
   for (const auto* part : {&out, &dq, &dk, &dv}) {
-    std::vector<double>& to = results.emplace_back();
+    EdgeVector<double>& to = results.emplace_back();
     for (int64_t row = 0; row < size.queries; ++row)
       for (int64_t c = 0; c < size.width; ++c)
         to.push_back(static_cast<float>((*part)[row * size.stride() + c]));

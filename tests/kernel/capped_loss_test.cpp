@@ -7,6 +7,7 @@
 
 #include "strait/base/random.h"
 #include "strait/kernel/loss.h"
+#include "tests/kernel/edge_vector.h"
 #include "tests/kernel/targets.h"
 
 namespace strait::kernel {
@@ -18,9 +19,9 @@ template <class T>
 class CappedLoss : public testing::Test {
  protected:
   using W = Wide<T>;
-  std::vector<W> random_logits(int64_t count) {
+  EdgeVector<W> random_logits(int64_t count) {
     const RandomStream stream(3, "test.capped");
-    std::vector<W> logits(static_cast<size_t>(count));
+    EdgeVector<W> logits(static_cast<size_t>(count));
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<W>(4 * stream.normal(i));
     return logits;
   }
@@ -29,7 +30,7 @@ class CappedLoss : public testing::Test {
     Real loss = 0;
     std::vector<Real> gradient, capped;
   };
-  static Plain plain(const std::vector<W>& logits, int64_t target, double cap, double scale) {
+  static Plain plain(const EdgeVector<W>& logits, int64_t target, double cap, double scale) {
     Plain result;
     Real sum = 0;
     for (const W logit : logits) {
@@ -46,7 +47,7 @@ class CappedLoss : public testing::Test {
     return result;
   }
   /// Elements of T from the first of the wide ones on.
-  static void expect_gradient(const std::vector<W>& where, const Plain& want) {
+  static void expect_gradient(const EdgeVector<W>& where, const Plain& want) {
     const T* got = reinterpret_cast<const T*>(where.data());
     for (size_t i = 0; i < where.size(); ++i)
       ASSERT_NEAR(static_cast<double>(got[i]), static_cast<double>(want.gradient[i]), limit())
@@ -68,10 +69,10 @@ TYPED_TEST(CappedLoss, OfAWholeRow) {
   on_every_target([this] {
     for (const int64_t vocabulary : {1, 3, 17, 300})
       for (const double cap : {0.5, 3.0, 1000.0}) {
-        const std::vector<Wide<T>> logits = this->random_logits(vocabulary);
+        const EdgeVector<Wide<T>> logits = this->random_logits(vocabulary);
         const int64_t target = vocabulary / 2;
         const auto want = this->plain(logits, target, cap, 2.5);
-        std::vector<Wide<T>> work = logits;
+        EdgeVector<Wide<T>> work = logits;
         double loss = 0, alone = 0;
         cross_entropy<T>(
             {vocabulary, work.data(), static_cast<int32_t>(target), false, 2.5, &alone, cap});
@@ -95,9 +96,9 @@ TYPED_TEST(CappedLoss, OfTwoPartsOfARow) {
   on_every_target([this] {
     const int64_t half = 21, target = 30;
     const double cap = 2.0;
-    const std::vector<Wide<T>> logits = this->random_logits(2 * half);
+    const EdgeVector<Wide<T>> logits = this->random_logits(2 * half);
     const auto want = this->plain(logits, target, cap, 2.5);
-    std::vector<Wide<T>> parts[2] = {{logits.begin(), logits.begin() + half},
+    EdgeVector<Wide<T>> parts[2] = {{logits.begin(), logits.begin() + half},
                                      {logits.begin() + half, logits.end()}};
     double part[2][3];
     for (int64_t rank = 0; rank < 2; ++rank)

@@ -16,6 +16,7 @@
 #include "strait/kernel/norm.h"
 #include "strait/kernel/normal.h"
 #include "strait/kernel/parallel.h"
+#include "tests/kernel/edge_vector.h"
 #include "tests/kernel/targets.h"
 
 namespace strait::kernel {
@@ -24,9 +25,9 @@ namespace {
 using Wide = long double;
 
 template <class T>
-std::vector<T> random(int64_t count, uint64_t seed) {
+EdgeVector<T> random(int64_t count, uint64_t seed) {
   const RandomStream stream(seed, "test");
-  std::vector<T> values(static_cast<size_t>(count));
+  EdgeVector<T> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(stream.normal(i));
   return values;
 }
@@ -40,7 +41,7 @@ Wide tolerance(int64_t terms) {
 }
 
 template <class T>
-void expect_near(const std::vector<T>& got, const std::vector<Wide>& expected, Wide limit,
+void expect_near(const EdgeVector<T>& got, const std::vector<Wide>& expected, Wide limit,
                  const char* what) {
   ASSERT_EQ(got.size(), expected.size());
   Wide scale = 1;
@@ -133,7 +134,7 @@ TYPED_TEST(KernelTest, FewRowsHaveTheBitsOfMany) {
   on_every_target([&] {
     for (const bool turned : {false, true}) {
       const MatrixView<T> right{b.data(), turned ? 1 : columns, turned ? depth : 1};
-      std::vector<T> whole(rows * columns), parts(rows * columns);
+      EdgeVector<T> whole(rows * columns), parts(rows * columns);
       GemmCall<T> call{rows, columns, depth, {a.data(), depth, 1}, right};
       call.c = whole.data();
       call.c_stride = columns;
@@ -154,7 +155,7 @@ TYPED_TEST(KernelTest, GemmAddsBaseAndBias) {
   const int64_t rows = 14, columns = 45, depth = 500, stride = 50;
   const auto a = random<T>(rows * depth, 1), b = random<T>(columns * depth, 2),
              bias = random<T>(columns, 3), base = random<T>(rows * stride, 4);
-  std::vector<T> plain(rows * columns), both(rows * columns);
+  EdgeVector<T> plain(rows * columns), both(rows * columns);
   GemmCall<T> call{rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}};
   call.c = plain.data();
   call.c_stride = columns;
@@ -175,7 +176,7 @@ TYPED_TEST(KernelTest, GemmAddsBaseAndBias) {
 TYPED_TEST(KernelTest, GemmDoesNotDependOnThreads) {
   const int64_t rows = 147, columns = 203, depth = 901;
   const auto a = random<TypeParam>(rows * depth, 1), b = random<TypeParam>(columns * depth, 2);
-  std::vector<TypeParam> one(rows * columns), many(rows * columns);
+  EdgeVector<TypeParam> one(rows * columns), many(rows * columns);
   for (const int threads : {2, 3, 4}) {
     gemm<TypeParam>(
         {rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}, one.data(), columns}, 1);
@@ -194,7 +195,7 @@ TYPED_TEST(KernelTest, LayerNormAndItsGradients) {
       const auto x = random<T>(rows * columns, 1), gradient = random<T>(rows * columns, 2);
       const auto weight = random<T>(columns, 3), bias = random<T>(columns, 4);
       const auto residual = random<T>(rows * columns, 5);
-      std::vector<T> mean(rows), rstd(rows), out(rows * columns), again(rows * columns),
+      EdgeVector<T> mean(rows), rstd(rows), out(rows * columns), again(rows * columns),
           dx(rows * columns);
       layer_norm<T>({rows, columns, x.data(), weight.data(), bias.data(), mean.data(), rstd.data(),
                      out.data(), 1e-5});
@@ -203,7 +204,7 @@ TYPED_TEST(KernelTest, LayerNormAndItsGradients) {
       EXPECT_EQ(out, again);
       layer_norm_backward<T>({rows, columns, x.data(), mean.data(), rstd.data(), weight.data(),
                               gradient.data(), residual.data(), dx.data()});
-      std::vector<T> weight_gradient(columns, T{2}), bias_gradient(columns, T{3});
+      EdgeVector<T> weight_gradient(columns, T{2}), bias_gradient(columns, T{3});
       layer_norm_parameters<T>({rows, columns, 0, columns, x.data(), mean.data(), rstd.data(),
                                 gradient.data(), weight_gradient.data(), bias_gradient.data(),
                                 true});
@@ -253,7 +254,7 @@ TYPED_TEST(KernelTest, GeluAndItsDerivative) {
   using T = TypeParam;
   on_every_target([] {
     for (const int64_t count : {1, 3, 17, 401}) {
-      std::vector<T> x = random<T>(count, 1), gradient = random<T>(count, 2), out(x.size()),
+      EdgeVector<T> x = random<T>(count, 1), gradient = random<T>(count, 2), out(x.size()),
                      again(x.size());
       for (int64_t i = 0; i < count; ++i) x[i] = x[i] * (i % 7 == 0 ? T{30} : T{2});
       std::vector<Wide> expected(x.size()), slope(x.size());
@@ -273,7 +274,7 @@ TYPED_TEST(KernelTest, GeluAndItsDerivative) {
 
 TYPED_TEST(KernelTest, ExtremeGeluStaysFinite) {
   using T = TypeParam;
-  std::vector<T> x = {T{-1e4}, T{-50}, T{0}, T{50}, T{1e4}}, out(5), gradient(5, T{1});
+  EdgeVector<T> x = {T{-1e4}, T{-50}, T{0}, T{50}, T{1e4}}, out(5), gradient(5, T{1});
   gelu_backward<T>({5, x.data(), gradient.data(), out.data()});
   EXPECT_EQ(out[0] + T{1}, T{1});
   EXPECT_EQ(out[4], T{1e4});
@@ -287,7 +288,7 @@ TYPED_TEST(KernelTest, BiasAndColumnSums) {
     for (const int64_t columns : {1, 15, 64, 67}) {
       const int64_t rows = 9;
       const auto x = random<T>(rows * columns, 1), bias = random<T>(columns, 2);
-      std::vector<T> out(rows * columns), sums(columns, T{4});
+      EdgeVector<T> out(rows * columns), sums(columns, T{4});
       std::vector<Wide> expected(rows * columns), expected_sums(columns, 4);
       for (int64_t i = 0; i < rows * columns; ++i) {
         expected[i] = static_cast<Wide>(x[i]) + bias[i % columns];
@@ -299,7 +300,7 @@ TYPED_TEST(KernelTest, BiasAndColumnSums) {
       column_sums<T>({rows, columns, 0, cut, x.data(), sums.data(), true});
       column_sums<T>({rows, columns, cut, columns, x.data(), sums.data(), true});
       expect_near(sums, expected_sums, tolerance<T>(rows), "sums");
-      std::vector<T> fresh(columns, T{4});
+      EdgeVector<T> fresh(columns, T{4});
       column_sums<T>({rows, columns, 0, columns, x.data(), fresh.data(), false});
       for (int64_t c = 0; c < columns; ++c) expected_sums[c] -= 4;
       expect_near(fresh, expected_sums, tolerance<T>(rows), "fresh sums");
@@ -314,7 +315,7 @@ TYPED_TEST(KernelTest, SumsMeetBiasAndBaseInThatOrder) {
       const int64_t rows = 5;
       const auto sum = random<T>(rows * columns, 1), bias = random<T>(columns, 2);
       const auto base = random<T>(rows * columns, 3);
-      std::vector<T> all = base, alone(all.size());
+      EdgeVector<T> all = base, alone(all.size());
       add_sum<T>({rows, columns, sum.data(), bias.data(), all.data(), all.data()});
       add_sum<T>({rows, columns, sum.data(), nullptr, nullptr, alone.data()});
       EXPECT_EQ(alone, sum);
@@ -329,7 +330,7 @@ TYPED_TEST(KernelTest, CrossEntropy) {
   on_every_target([] {
     for (const int64_t vocabulary : {1, 2, 31, 32, 65, 1003}) {
       for (const int32_t target : {-1, 0, static_cast<int32_t>(vocabulary - 1)}) {
-        std::vector<T> logits = random<T>(vocabulary, 1);
+        EdgeVector<T> logits = random<T>(vocabulary, 1);
         for (T& value : logits)
           value = value * T{5} + T{300};  // exp would overflow without the maximum
         Wide maximum = logits[0], sum = 0;
@@ -344,7 +345,7 @@ TYPED_TEST(KernelTest, CrossEntropy) {
           expected[target] -= 2.5L;
         }
         double loss = -1, alone = -1;
-        std::vector<T> copy = logits;
+        EdgeVector<T> copy = logits;
         cross_entropy<T>({vocabulary, copy.data(), target, false, 2.5, &alone});
         EXPECT_EQ(copy, logits) << "the loss alone leaves the logits";
         cross_entropy<T>({vocabulary, logits.data(), target, true, 2.5, &loss});
@@ -365,7 +366,7 @@ TYPED_TEST(KernelTest, DropoutMaskIsAFunctionOfTheElement) {
     const int64_t count = 1201;
     const auto x = random<T>(count, 1), base = random<T>(count, 2);
     int64_t dropped = 0;
-    std::vector<T> expected(count);
+    EdgeVector<T> expected(count);
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t element = static_cast<uint64_t>(i) + 5;
       const uint64_t bits = (stream.bits(element / 2) >> (element % 2 * 32)) & 0xffffffffU;
@@ -376,7 +377,7 @@ TYPED_TEST(KernelTest, DropoutMaskIsAFunctionOfTheElement) {
     }
     EXPECT_NEAR(static_cast<double>(dropped) / count, 0.3, 5 * std::sqrt(0.21 / count));
     for (const int64_t piece : {1, 3, 256, 1201}) {
-      std::vector<T> out(count), sum(base);
+      EdgeVector<T> out(count), sum(base);
       for (int64_t begin = 0; begin < count; begin += piece) {
         const int64_t size = std::min(piece, count - begin);
         const uint64_t first = static_cast<uint64_t>(begin) + 5;
@@ -407,7 +408,7 @@ void check_attention(const AttentionCase& c) {
   std::vector<int32_t> starts(c.queries);
   for (int64_t i = 0; i < c.queries; ++i) starts[i] = static_cast<int32_t>((c.first + i) / 37 * 37);
   const DropoutMask mask(RandomStream(3, "a"), c.rate);
-  std::vector<T> out(c.queries * c.head_width), log_sum_exp(c.queries);
+  EdgeVector<T> out(c.queries * c.head_width), log_sum_exp(c.queries);
   attention<T>({c.queries, c.first, c.head_width, 0, q.data(), stride, k.data(), v.data(), stride,
                 out.data(), c.head_width, log_sum_exp.data(), c.documents ? starts.data() : nullptr,
                 &mask, 6});
@@ -462,7 +463,7 @@ TYPED_TEST(KernelTest, NormalIsBoxMullerOfTheStream) {
     const RandomStream stream(11, "weights");
     for (const uint64_t first : {0, 1, 6, 1000001}) {
       const int64_t count = 700;
-      std::vector<T> out(count);
+      EdgeVector<T> out(count);
       normal<T>({stream.key(), first, count, 0.5, out.data()});
       for (int64_t i = 0; i < count; ++i) {
         const uint64_t element = first + static_cast<uint64_t>(i), even = element / 2 * 2;

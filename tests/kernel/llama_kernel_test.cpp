@@ -10,6 +10,7 @@
 #include "strait/kernel/norm.h"
 #include "strait/kernel/rope.h"
 #include "strait/kernel/swiglu.h"
+#include "tests/kernel/edge_vector.h"
 #include "tests/kernel/targets.h"
 
 namespace strait::kernel {
@@ -18,16 +19,16 @@ namespace {
 using Real = long double;
 
 template <class T>
-std::vector<T> random(int64_t count, uint64_t seed) {
+EdgeVector<T> random(int64_t count, uint64_t seed) {
   const RandomStream stream(seed, "test.llama");
-  std::vector<T> values(static_cast<size_t>(count));
+  EdgeVector<T> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(stream.normal(i));
   return values;
 }
 
 /// About 30 roundings per result of these short sums, as a share of the largest value.
 template <class T>
-void expect_near(const std::vector<T>& got, const std::vector<Real>& expected, const char* what) {
+void expect_near(const EdgeVector<T>& got, const std::vector<Real>& expected, const char* what) {
   ASSERT_EQ(got.size(), expected.size());
   Real scale = 1;
   for (const Real value : expected) scale = std::max(scale, std::abs(value));
@@ -44,7 +45,7 @@ TYPED_TEST_SUITE(LlamaKernelTest, Elements);
 template <class T>
 struct RmsCase {
   int64_t rows, columns;
-  std::vector<T> x, weight, gradient, residual;
+  EdgeVector<T> x, weight, gradient, residual;
   T from = 0;
 };
 
@@ -53,7 +54,7 @@ template <class T>
 void check_rms_norm(const RmsCase<T>& c) {
   const double epsilon = 0.125;  // large enough to matter
   const int64_t rows = c.rows, columns = c.columns;
-  std::vector<T> rstd(rows), out(rows * columns), again(out.size()), dx(out.size());
+  EdgeVector<T> rstd(rows), out(rows * columns), again(out.size()), dx(out.size());
   layer_norm<T>({rows, columns, c.x.data(), c.weight.data(), nullptr, nullptr, rstd.data(),
                  out.data(), epsilon, nullptr, c.from});
   layer_norm_again<T>({rows, columns, c.x.data(), c.weight.data(), nullptr, nullptr, rstd.data(),
@@ -61,7 +62,7 @@ void check_rms_norm(const RmsCase<T>& c) {
   EXPECT_EQ(out, again);
   layer_norm_backward<T>({rows, columns, c.x.data(), nullptr, rstd.data(), c.weight.data(),
                           c.gradient.data(), c.residual.data(), dx.data(), c.from});
-  std::vector<T> dw(columns, T{2});
+  EdgeVector<T> dw(columns, T{2});
   layer_norm_parameters<T>({rows, columns, 0, columns, c.x.data(), nullptr, rstd.data(),
                             c.gradient.data(), dw.data(), nullptr, true});
   std::vector<Real> want(out.size()), want_dx(out.size()), want_dw(columns, 2);
@@ -103,12 +104,12 @@ TYPED_TEST(LlamaKernelTest, RotateTurnsPairsAndBack) {
   on_every_target([] {
     for (const int64_t half : {1, 3, 8, 16, 37, 64}) {
       const int64_t heads = 3, width = 2 * half;
-      std::vector<T> cosines(half), sines(half);
+      EdgeVector<T> cosines(half), sines(half);
       for (int64_t i = 0; i < half; ++i) {
         cosines[i] = static_cast<T>(std::cos(0.3 * static_cast<double>(i)));
         sines[i] = static_cast<T>(std::sin(0.3 * static_cast<double>(i)));
       }
-      const std::vector<T> x = random<T>(heads * width + 1, 1);
+      const EdgeVector<T> x = random<T>(heads * width + 1, 1);
       std::vector<Real> turned(x.begin(), x.end());
       for (int64_t head = 0; head < heads; ++head)
         for (int64_t i = 0; i < half; ++i) {
@@ -116,7 +117,7 @@ TYPED_TEST(LlamaKernelTest, RotateTurnsPairsAndBack) {
           turned[head * width + i] = a * cosines[i] - b * sines[i];
           turned[head * width + half + i] = b * cosines[i] + a * sines[i];
         }
-      std::vector<T> y = x;
+      EdgeVector<T> y = x;
       rotate<T>({heads, width, cosines.data(), sines.data(), false, y.data()});
       expect_near(y, turned, "turned");
       EXPECT_EQ(y.back(), x.back()) << "behind the heads";
@@ -136,8 +137,8 @@ TYPED_TEST(LlamaKernelTest, GegluAndItsGradients) {
   on_every_target([] {
     for (const int64_t columns : {1, 5, 16, 33}) {
       const int64_t rows = 3;
-      const std::vector<T> x = random<T>(rows * 2 * columns, 1), dy = random<T>(rows * columns, 2);
-      std::vector<T> out(rows * columns), again = dy, dx(x.size()), in_place = x;
+      const EdgeVector<T> x = random<T>(rows * 2 * columns, 1), dy = random<T>(rows * columns, 2);
+      EdgeVector<T> out(rows * columns), again = dy, dx(x.size()), in_place = x;
       swiglu<T>({rows, columns, x.data(), out.data(), columns, Gate::kGelu});
       swiglu_backward<T>({rows, columns, x.data(), again.data(), dx.data(), Gate::kGelu});
       EXPECT_EQ(out, again);
@@ -167,10 +168,10 @@ TYPED_TEST(LlamaKernelTest, GegluAndItsGradients) {
 TYPED_TEST(LlamaKernelTest, ScoresAreScaledAsTheCallSays) {
   using T = TypeParam;
   on_every_target([] {
-    const std::vector<T> q = {1, 2, 1, 2}, k = {3, 1, 1, 4}, v = {0, 0, 1, 2};
+    const EdgeVector<T> q = {1, 2, 1, 2}, k = {3, 1, 1, 4}, v = {0, 0, 1, 2};
     for (const double scale : {0.0, 0.3}) {
       const Real factor = scale > 0 ? scale : 1 / std::sqrt(Real{2});
-      std::vector<T> out(4), sums(2), dq(4), dk(4), dv(4), delta(2);
+      EdgeVector<T> out(4), sums(2), dq(4), dk(4), dv(4), delta(2);
       AttentionCall<T> call{.queries = 2,
                             .head_width = 2,
                             .q = q.data(),
@@ -186,7 +187,7 @@ TYPED_TEST(LlamaKernelTest, ScoresAreScaledAsTheCallSays) {
       const Real share = 1 / (1 + std::exp(factor * (5 - 9)));  // scores 5 and 9
       EXPECT_NEAR(out[2], static_cast<double>(share), 1e-6);
       EXPECT_NEAR(out[3], static_cast<double>(2 * share), 1e-6);
-      const std::vector<T> dout = {0, 0, 1, 0};
+      const EdgeVector<T> dout = {0, 0, 1, 0};
       AttentionBackwardCall<T> back{.forward = call,
                                     .out_gradient = dout.data(),
                                     .out_gradient_stride = 2,
@@ -208,10 +209,10 @@ TYPED_TEST(LlamaKernelTest, SwigluAndItsGradients) {
   on_every_target([] {
     for (const int64_t columns : {1, 5, 16, 33}) {
       const int64_t rows = 3;
-      std::vector<T> x = random<T>(rows * 2 * columns, 1);
+      EdgeVector<T> x = random<T>(rows * 2 * columns, 1);
       for (size_t i = 0; i < x.size(); i += 7) x[i] *= T{30};
-      const std::vector<T> dy = random<T>(rows * columns, 2);
-      std::vector<T> out(rows * columns), again = dy, dx(x.size()), in_place = x;
+      const EdgeVector<T> dy = random<T>(rows * columns, 2);
+      EdgeVector<T> out(rows * columns), again = dy, dx(x.size()), in_place = x;
       swiglu<T>({rows, columns, x.data(), out.data(), columns});
       swiglu_backward<T>({rows, columns, x.data(), again.data(), dx.data()});
       EXPECT_EQ(out, again);
@@ -233,12 +234,12 @@ TYPED_TEST(LlamaKernelTest, SwigluAndItsGradients) {
   });
 }
 
-std::vector<Bfloat16> rounded(const std::vector<float>& values) {
-  std::vector<Bfloat16> narrow;
+EdgeVector<Bfloat16> rounded(const EdgeVector<float>& values) {
+  EdgeVector<Bfloat16> narrow;
   for (const float value : values) narrow.emplace_back(value);
   return narrow;
 }
-std::vector<float> widened(const std::vector<Bfloat16>& values) {
+EdgeVector<float> widened(const EdgeVector<Bfloat16>& values) {
   return {values.begin(), values.end()};
 }
 
@@ -248,8 +249,8 @@ TEST(LlamaKernels, Bf16EqualsFloatRoundedOnce) {
     const auto x = rounded(random<float>(rows * 2 * columns, 1));
     const auto dy = rounded(random<float>(rows * columns, 2));
     const auto wide_x = widened(x);
-    std::vector<Bfloat16> out(dy.size()), again = dy, dx(x.size()), turned = x;
-    std::vector<float> wide_out(dy.size()), wide_again = widened(dy), wide_dx(x.size()),
+    EdgeVector<Bfloat16> out(dy.size()), again = dy, dx(x.size()), turned = x;
+    EdgeVector<float> wide_out(dy.size()), wide_again = widened(dy), wide_dx(x.size()),
                                             wide_turned = wide_x;
     swiglu<Bfloat16>({rows, columns, x.data(), out.data(), columns});
     swiglu<float>({rows, columns, wide_x.data(), wide_out.data(), columns});
@@ -268,8 +269,8 @@ TEST(LlamaKernels, Bf16EqualsFloatRoundedOnce) {
 TYPED_TEST(LlamaKernelTest, ExtremeGatesStayFinite) {
   using T = TypeParam;
   for (const T gate : {T{-1e4}, T{-90}, T{0}, T{90}, T{1e4}}) {
-    const std::vector<T> x = {gate, T{2}};
-    std::vector<T> out = {T{1}}, dx(2);
+    const EdgeVector<T> x = {gate, T{2}};
+    EdgeVector<T> out = {T{1}}, dx(2);
     swiglu_backward<T>({1, 1, x.data(), out.data(), dx.data()});
     EXPECT_NEAR(out[0], gate > 0 ? 2 * gate : T{0}, 1e-6) << gate;
     EXPECT_TRUE(std::isfinite(dx[0]) && std::isfinite(dx[1])) << gate;
@@ -284,9 +285,9 @@ TYPED_TEST(LlamaKernelTest, SharedKeysAndValuesGetTheSumOfTheirGradients) {
   const auto q = random<T>(tokens * wide, 3), dy = random<T>(tokens * wide, 4);
   const RandomStream stream(7, "dropout.test");
   const DropoutMask mask(stream, 0.2);
-  std::vector<T> out(q.size()), sums(group * tokens), delta(group * tokens);
+  EdgeVector<T> out(q.size()), sums(group * tokens), delta(group * tokens);
   std::vector<Real> want_dk(k.size()), want_dv(v.size());
-  std::vector<T> want_dq(q.size()), dq(q.size()), dk(k.size(), T{9}), dv(v.size(), T{9});
+  EdgeVector<T> want_dq(q.size()), dq(q.size()), dk(k.size(), T{9}), dv(v.size(), T{9});
   AttentionBackwardCall<T> call;
   for (int64_t member = group - 1; member >= 0; --member) {  // ends with the first one's addresses
     call.forward = {.queries = tokens,
@@ -304,7 +305,7 @@ TYPED_TEST(LlamaKernelTest, SharedKeysAndValuesGetTheSumOfTheirGradients) {
     attention(call.forward);
     call.out_gradient = dy.data() + member * width;
     call.out_gradient_stride = call.gradient_stride = wide;
-    std::vector<T> alone_dk(tokens * wide), alone_dv(tokens * wide);  // rows of the gradient stride
+    EdgeVector<T> alone_dk(tokens * wide), alone_dv(tokens * wide);  // rows of the gradient stride
     call.dq = want_dq.data() + member * width;
     call.dk = alone_dk.data();
     call.dv = alone_dv.data();
@@ -316,7 +317,7 @@ TYPED_TEST(LlamaKernelTest, SharedKeysAndValuesGetTheSumOfTheirGradients) {
         want_dv[t * width + c] += alone_dv[t * wide + c];
       }
   }
-  std::vector<T> all_dk(tokens * wide, T{9}), all_dv(tokens * wide, T{9});
+  EdgeVector<T> all_dk(tokens * wide, T{9}), all_dv(tokens * wide, T{9});
   call.dq = dq.data();
   call.dk = all_dk.data();
   call.dv = all_dv.data();

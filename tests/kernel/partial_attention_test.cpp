@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strait/base/random.h"
+#include "tests/kernel/edge_vector.h"
 #include "tests/kernel/targets.h"
 
 namespace strait::kernel {
@@ -28,13 +29,13 @@ struct Problem {
 
 template <class T>
 struct Tensors {
-  std::vector<T> q, k, v, out_gradient;
+  EdgeVector<T> q, k, v, out_gradient;
 };
 
 template <class T>
-std::vector<T> random(int64_t count, uint64_t seed) {
+EdgeVector<T> random(int64_t count, uint64_t seed) {
   const RandomStream stream(seed, "test.partial");
-  std::vector<T> values(static_cast<size_t>(count));
+  EdgeVector<T> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(stream.normal(i));
   return values;
 }
@@ -155,16 +156,16 @@ struct Blocks {
   const Tensors<T>& t;
   DropoutMask mask = mask_of(p);
   int64_t stride = p.width * p.group;
-  std::vector<Wide<T>> out = std::vector<Wide<T>>(t.q.size()), dq = out,
-                       dk = std::vector<Wide<T>>(t.k.size()), dv = dk;
+  EdgeVector<Wide<T>> out = EdgeVector<Wide<T>>(t.q.size()), dq = out,
+                       dk = EdgeVector<Wide<T>>(t.k.size()), dv = dk;
 
   /// Merges the keys' blocks in order; [group, queries] log-sum-exps.
-  std::vector<Wide<T>> forward(Range queries, const std::vector<Range>& keys) {
+  EdgeVector<Wide<T>> forward(Range queries, const std::vector<Range>& keys) {
     using W = Wide<T>;
-    std::vector<W> merged(p.group * queries.size(), -std::numeric_limits<W>::infinity());
+    EdgeVector<W> merged(p.group * queries.size(), -std::numeric_limits<W>::infinity());
     for (const Range& block : keys)
       for (int64_t member = 0; member < p.group; ++member) {
-        std::vector<W> part(queries.size() * p.width, W{77}), sums(queries.size(), W{77});
+        EdgeVector<W> part(queries.size() * p.width, W{77}), sums(queries.size(), W{77});
         AttentionCall<T> rows = member_of(rows_of(p, t, queries, block, mask), member);
         rows.log_sum_exp = sums.data();
         partial_attention<T>({rows, block.size(), block.begin, part.data(), p.width});
@@ -175,10 +176,10 @@ struct Blocks {
     return merged;
   }
 
-  void backward(Range queries, const std::vector<Range>& keys, std::vector<Wide<T>>& merged) {
+  void backward(Range queries, const std::vector<Range>& keys, EdgeVector<Wide<T>>& merged) {
     using W = Wide<T>;
-    std::vector<T> narrow(out.begin(), out.end());
-    std::vector<W> delta(merged.size());
+    EdgeVector<T> narrow(out.begin(), out.end());
+    EdgeVector<W> delta(merged.size());
     const int64_t first = queries.begin * stride;
     for (int64_t member = 0; member < p.group; ++member)
       attention_delta<T>({queries.size(), p.width, narrow.data() + first + member * p.width, stride,
@@ -196,7 +197,7 @@ struct Blocks {
 };
 
 template <class W>
-void expect_near(const std::vector<W>& got, const std::vector<Real>& want, Real limit,
+void expect_near(const EdgeVector<W>& got, const std::vector<Real>& want, Real limit,
                  const char* what) {
   Real norm = 0, error = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -212,7 +213,7 @@ void check(const Problem& p, const Partition& cuts, Real limit) {
   const Results want = plain(p, t);
   Blocks<T> blocks{p, t};
   for (const Range& queries : ranges(cuts.queries)) {
-    std::vector<Wide<T>> merged = blocks.forward(queries, ranges(cuts.keys));
+    EdgeVector<Wide<T>> merged = blocks.forward(queries, ranges(cuts.keys));
     blocks.backward(queries, ranges(cuts.keys), merged);
   }
   expect_near(blocks.out, want.out, limit, "out");
@@ -272,8 +273,8 @@ void check_whole(const Problem& p, Real limit) {
   const Tensors<T> t = tensors_of<T>(p);
   const Results want = plain(p, t);
   const DropoutMask mask = mask_of(p);
-  std::vector<T> out(t.q.size()), dq(t.q.size()), dk(t.k.size()), dv(t.k.size());
-  std::vector<Wide<T>> sums(p.tokens), delta(p.tokens), dq_sum(t.q.size());
+  EdgeVector<T> out(t.q.size()), dq(t.q.size()), dk(t.k.size()), dv(t.k.size());
+  EdgeVector<Wide<T>> sums(p.tokens), delta(p.tokens), dq_sum(t.q.size());
   AttentionCall<T> rows = rows_of(p, t, {0, p.tokens}, {0, p.tokens}, mask);
   rows.out_stride = p.width;
   rows.out = out.data();
@@ -312,14 +313,14 @@ template <class T>
 void check_bits(const Problem& p) {
   const Tensors<T> t = tensors_of<T>(p);
   const DropoutMask mask = mask_of(p);
-  std::vector<T> whole(t.q.size());
-  std::vector<Wide<T>> sums(p.tokens), part_sums(p.tokens);
+  EdgeVector<T> whole(t.q.size());
+  EdgeVector<Wide<T>> sums(p.tokens), part_sums(p.tokens);
   AttentionCall<T> rows = rows_of(p, t, {0, p.tokens}, {0, p.tokens}, mask);
   rows.out = whole.data();
   rows.out_stride = p.width;
   rows.log_sum_exp = sums.data();
   attention(rows);
-  std::vector<Wide<T>> out(t.q.size());
+  EdgeVector<Wide<T>> out(t.q.size());
   for (const Range& queries : ranges({0, p.tokens / 3, p.tokens / 2, p.tokens})) {
     AttentionCall<T> some = rows_of(p, t, queries, {0, queries.end}, mask);
     some.log_sum_exp = part_sums.data() + queries.begin;
@@ -343,7 +344,7 @@ TEST(PartialAttentionTest, ABlockThatNobodyAttendsGivesZerosAndChangesNothing) {
   const Problem p{20, 4};
   const Tensors<double> t = tensors_of<double>(p);
   const DropoutMask mask = mask_of(p);
-  std::vector<double> out(20 * 4, 9.0), sums(20, 9.0);
+  EdgeVector<double> out(20 * 4, 9.0), sums(20, 9.0);
   AttentionCall<double> rows = rows_of(p, t, {0, 10}, {10, 20}, mask);  // later keys
   rows.log_sum_exp = sums.data();
   partial_attention<double>({rows, 10, 10, out.data(), 4});
@@ -352,12 +353,12 @@ TEST(PartialAttentionTest, ABlockThatNobodyAttendsGivesZerosAndChangesNothing) {
   EXPECT_TRUE(
       std::all_of(sums.begin(), sums.begin() + 10, [](double x) { return x == -kInfinity; }));
   EXPECT_EQ(out[40], 9.0);
-  std::vector<double> delta(10, 1.0), dq(40, 2.0), dk(40, 3.0), dv(40, 4.0);
+  EdgeVector<double> delta(10, 1.0), dq(40, 2.0), dk(40, 3.0), dv(40, 4.0);
   partial_attention_backward<double>({rows, 10, 10, t.out_gradient.data(), 4, delta.data(),
                                       dq.data(), 4, dk.data(), dv.data(), 4, 1});
-  EXPECT_EQ(dq, std::vector<double>(40, 2.0));
-  EXPECT_EQ(dk, std::vector<double>(40, 3.0));
-  EXPECT_EQ(dv, std::vector<double>(40, 4.0));
+  EXPECT_EQ(dq, EdgeVector<double>(40, 2.0));
+  EXPECT_EQ(dk, EdgeVector<double>(40, 3.0));
+  EXPECT_EQ(dv, EdgeVector<double>(40, 4.0));
 }
 
 struct Part {
@@ -391,7 +392,7 @@ TEST(PartialAttentionTest, MergingAMillionPartsNeverOverflowsAndHardlyDependsOnT
 TEST(PartialAttentionTest, MergeEqualsTheSoftmaxOverBothSets) {
   on_every_target([] {
     for (const double difference : {0.0, 1.0, -3.5, 40.0, -700.0, 9000.0}) {
-      std::vector<double> out = {1, -2, 3}, other = {4, 5, -6};
+      EdgeVector<double> out = {1, -2, 3}, other = {4, 5, -6};
       double sum = 0.25, second = sum + difference;
       merge_attention<double>({1, 3, out.data(), 3, &sum, other.data(), 3, &second});
       const Real share = 1 / (1 + std::exp(static_cast<Real>(-difference)));

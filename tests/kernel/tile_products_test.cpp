@@ -8,6 +8,7 @@
 #include "strait/kernel/attention.h"
 #include "strait/kernel/gemm.h"
 #include "tests/kernel/emulated_tiles.h"
+#include "tests/kernel/edge_vector.h"
 #include "tests/kernel/targets.h"
 // After targets.h, which names the library's instruction sets.
 #include "strait/kernel/gemm_block-inl.h"
@@ -21,8 +22,8 @@ struct ProductCase {
 };
 
 /// -8 .. 8, zero among them.
-std::vector<Bfloat16> small_integers(int64_t count, uint64_t seed) {
-  std::vector<Bfloat16> values;
+EdgeVector<Bfloat16> small_integers(int64_t count, uint64_t seed) {
+  EdgeVector<Bfloat16> values;
   uint64_t state = seed;
   for (int64_t i = 0; i < count; ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -31,13 +32,13 @@ std::vector<Bfloat16> small_integers(int64_t count, uint64_t seed) {
   return values;
 }
 
-MatrixView<Bfloat16> view(const std::vector<Bfloat16>& values, int64_t stride, bool transposed) {
+MatrixView<Bfloat16> view(const EdgeVector<Bfloat16>& values, int64_t stride, bool transposed) {
   return {values.data(), transposed ? 1 : stride, transposed ? stride : 1};
 }
 
-std::vector<float> triple_loop(const ProductCase& c, const MatrixView<Bfloat16>& a,
+EdgeVector<float> triple_loop(const ProductCase& c, const MatrixView<Bfloat16>& a,
                                const MatrixView<Bfloat16>& b) {
-  std::vector<float> sums(static_cast<size_t>(c.rows * c.columns));
+  EdgeVector<float> sums(static_cast<size_t>(c.rows * c.columns));
   for (int64_t i = 0; i < c.rows; ++i)
     for (int64_t k = 0; k < c.depth; ++k) {
       const float factor = a.data[i * a.row_stride + k * a.column_stride];
@@ -55,7 +56,7 @@ void expect_triple_loop(const ProductCase& c, const Multiply& multiply) {
   const auto a = small_integers(c.rows * c.depth, 1), b = small_integers(c.depth * c.columns, 2);
   GemmCall<Bfloat16, float> call{c.rows, c.columns, c.depth, view(a, a_stride, c.a_transposed),
                                  view(b, b_stride, c.b_transposed)};
-  std::vector<float> sums(static_cast<size_t>(c.rows * c.columns), -1.0f);
+  EdgeVector<float> sums(static_cast<size_t>(c.rows * c.columns), -1.0f);
   call.c = sums.data();
   call.c_stride = c.columns;
   multiply(call);
@@ -143,13 +144,13 @@ TEST(TileProducts, EveryColumnOfAWideBlockGetsItsBias) {
   const auto bias = small_integers(kColumns, 3);
   GemmCall<Bfloat16, float> call{kRows, kColumns, kDepth, view(a, kDepth, false),
                                  view(b, kColumns, false)};
-  std::vector<float> sums(static_cast<size_t>(kRows * kColumns));
+  EdgeVector<float> sums(static_cast<size_t>(kRows * kColumns));
   call.c = sums.data();
   call.c_stride = kColumns;
   call.bias = bias.data();
   call.products = NarrowProducts::kPlainTiles;
   gemm(call, 1);
-  std::vector<float> wanted = triple_loop({kRows, kColumns, kDepth}, call.a, call.b);
+  EdgeVector<float> wanted = triple_loop({kRows, kColumns, kDepth}, call.a, call.b);
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += bias[i % kColumns];
   EXPECT_EQ(sums, wanted);
 }
@@ -173,7 +174,7 @@ TEST(TileProducts, AttentionEqualsThatOfVectors) {
   constexpr int64_t kQueries = 97, kWidth = 40;
   const auto values = small_integers(kQueries * 3 * kWidth, 5);
   const auto attend = [&](NarrowProducts products) {
-    std::vector<Bfloat16> out(static_cast<size_t>(kQueries * kWidth));
+    EdgeVector<Bfloat16> out(static_cast<size_t>(kQueries * kWidth));
     AttentionCall<Bfloat16> call;
     call.queries = kQueries;
     call.head_width = kWidth;
@@ -183,7 +184,7 @@ TEST(TileProducts, AttentionEqualsThatOfVectors) {
     call.out_stride = kWidth;
     call.products = products;
     attention(call);
-    return std::vector<float>(out.begin(), out.end());
+    return EdgeVector<float>(out.begin(), out.end());
   };
   const auto vectors = attend(NarrowProducts::kWidened);
   const auto tiles = attend(NarrowProducts::kPlainTiles);
