@@ -14,10 +14,8 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-bool is_large(int64_t capacity) { return capacity >= 2 * kHugePage; }
-
 void* system_allocate(int64_t capacity, int64_t least_alignment) {
-  const bool large = is_large(capacity);
+  const bool large = capacity >= 2 * kHugePage;
   const size_t alignment = static_cast<size_t>(large ? kHugePage : least_alignment);
   void* pointer = std::aligned_alloc(alignment, static_cast<size_t>(capacity));
   if (pointer == nullptr)
@@ -36,43 +34,23 @@ Reach Pool::source_of(Reach reach) const {
 }
 
 void* Pool::take(int64_t capacity, Reach source) {
-  give_back_unused();
   ++system_allocations_;
-  held_ += capacity;
   if (source == Reach::kShared) return shared_->allocate(capacity);
   return device_ && source == Reach::kOwn ? device_->allocate(capacity)
                                           : system_allocate(capacity, alignment_);
 }
 
-void Pool::give_back(void* pointer, const Piece& piece) {
-  held_ -= piece.capacity;
-  if (piece.source == Reach::kShared) return shared_->release(pointer);
-  if (device_ && piece.source == Reach::kOwn) return device_->release(pointer);
-  // The allocator keeps freed memory in its heap, with its pages.
-  if (is_large(piece.capacity))
-    ::madvise(pointer, static_cast<size_t>(piece.capacity), MADV_DONTNEED);
-  std::free(pointer);
-}
-
-/// Once a turn: what is used later in it does not grow old before the next.
-void Pool::give_back_unused() {
-  if (cleared_turn_ == turn_) return;
-  cleared_turn_ = turn_;
-  for (FreeLists& lists : free_) {
-    for (auto& [capacity, kept] : lists) {
-      std::erase_if(kept, [&](void* pointer) {
-        const auto found = pieces_.find(pointer);
-        if (turn_ - found->second.turn <= kKeptTurns) return false;
-        give_back(pointer, found->second);
-        pieces_.erase(found);
-        return true;
-      });
-    }
-  }
+void Pool::give_back(void* pointer, Reach source) {
+  if (source == Reach::kShared)
+    shared_->release(pointer);
+  else if (device_ && source == Reach::kOwn)
+    device_->release(pointer);
+  else
+    std::free(pointer);
 }
 
 Pool::~Pool() {
-  for (auto& [buffer, piece] : pieces_) give_back(buffer, piece);
+  for (auto& [buffer, piece] : pieces_) give_back(buffer, piece.source);
 }
 
 void* Pool::allocate(int64_t bytes, Reach reach) {
@@ -83,7 +61,7 @@ void* Pool::allocate(int64_t bytes, Reach reach) {
   // The smallest kept buffer that fits and wastes at most half of itself.
   auto fit = lists.lower_bound(bytes);
   while (fit != lists.end() && fit->second.empty()) ++fit;
-  int64_t capacity = round_up(bytes, is_large(bytes) ? kHugePage : alignment_);
+  int64_t capacity = round_up(bytes, bytes >= 2 * kHugePage ? kHugePage : alignment_);
   if (fit != lists.end() && fit->first <= std::max(2 * bytes, capacity)) {
     pointer = fit->second.back();
     capacity = fit->first;
@@ -91,7 +69,7 @@ void* Pool::allocate(int64_t bytes, Reach reach) {
   } else {
     pointer = take(capacity, source);
   }
-  pieces_[pointer] = {bytes, capacity, source, true, turn_};
+  pieces_[pointer] = {bytes, capacity, source, true};
   live_ += bytes;
   peak_ = std::max(peak_, live_);
   return pointer;

@@ -28,7 +28,7 @@ enum class Reach : uint8_t { kOwn, kShared, kHost };
 
 /// Buffers are aligned to 64 bytes or more; large ones lie on huge pages where the system grants
 /// them. Freed buffers are kept for reuse by size, so that the steady state allocates nothing, not
-/// even a list's node. Counts of bytes are of requested ones, but for held_bytes.
+/// even a list's node. Counts are of requested bytes.
 class Pool {
  public:
   /// `shared`: where buffers of Reach::kShared come from; null = where the others do. It outlives
@@ -48,11 +48,6 @@ class Pool {
   /// system has no memory left.
   void* allocate(int64_t bytes, Reach reach = Reach::kOwn);
   void release(void* pointer);
-  /// Says that sizes differ from here on, as those of another batch do. A buffer that was not asked
-  /// for since kKeptTurns turns goes back to the system when that is asked for another. Without
-  /// turns all are kept.
-  void begin_turn() { ++turn_; }
-  static constexpr int64_t kKeptTurns = 4;
   /// Memory that somebody else takes (or, below 0, gives back) for this rank: it counts as alive.
   void count(int64_t bytes) {
     live_ += bytes;
@@ -66,22 +61,18 @@ class Pool {
   void reset_peak() { peak_ = live_; }
   /// Calls to the system allocator so far: constant in the steady state.
   int64_t system_allocations() const { return system_allocations_; }
-  /// What the system has given, in use or kept.
-  int64_t held_bytes() const { return held_; }
 
  private:
   struct Piece {
     int64_t requested = 0, capacity = 0;
     Reach source = Reach::kOwn;
     bool used = false;
-    int64_t turn = 0;  // in which it was asked for last
   };
   using FreeLists = std::map<int64_t, std::vector<void*>>;  // by capacity
   /// kOwn where the reach makes no difference to this pool.
   Reach source_of(Reach reach) const;
   void* take(int64_t capacity, Reach source);
-  void give_back(void* pointer, const Piece& piece);
-  void give_back_unused();
+  void give_back(void* pointer, Reach source);
   FreeLists& free_list(Reach source) { return free_[static_cast<size_t>(source)]; }
 
   PageSource* shared_ = nullptr;
@@ -94,8 +85,7 @@ class Pool {
 #endif
   FreeLists free_[3];              // by source
   std::map<void*, Piece> pieces_;  // all there are
-  int64_t live_ = 0, peak_ = 0, held_ = 0, system_allocations_ = 0;
-  int64_t turn_ = 0, cleared_turn_ = 0;
+  int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;
 };
 
 }  // namespace strait::memory

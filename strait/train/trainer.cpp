@@ -322,7 +322,6 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
 
 void Trainer::begin_planned(int64_t step) {
   if (!planned_) return;
-  pool_.begin_turn();
   state_.drain();
   collect_traffic();  // the programs that have counted it may be replaced
   save_if_refused(step, step + 1, [&] {
