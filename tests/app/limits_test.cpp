@@ -119,17 +119,14 @@ TEST(Limits, ARunThatTheSystemRefusesMemoryIsNothingFits) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process itself";
   const TemporaryFolder folder;
   const std::string log = folder.path() + "/log";
-  // Libraries alone take half of a GB, with CUDA's several.
-  int64_t starts_in = 250'000;
-  while (Child({"--version"}, log, with_address_space(starts_in)).wait() != 0) {
-    starts_in += 250'000;
-    ASSERT_LT(starts_in, 32'000'000) << read_file(log);
-  }
+  ASSERT_EQ(Child({"--version"}, log).wait(), 0);
+  if (read_file(log).find("for CUDA") != std::string::npos)
+    GTEST_SKIP() << "the libraries of CUDA alone take more address space than the limit";
   Child child(
       {"train", test::small_run_file(folder.path()), "--ranks", "1", "--set",
        "model.shape={ layers = 8, heads = 8, kv_heads = 8, width = 1024, ffn_width = 4096 }",
        "--set", "placement.preset=ddp", "--set", "output.run_dir=" + folder.path() + "/run"},
-      log, with_address_space(starts_in + 1'500'000));
+      log, with_address_space(2'000'000));
   EXPECT_EQ(child.wait(), 3) << read_file(log);
 }
 

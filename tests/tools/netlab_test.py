@@ -19,11 +19,12 @@ SECONDS = 60  # deadline of each lab
 PAYLOAD = 6_000_000
 # Rank 1 sends PAYLOAD bytes; rank 0 prints the rate from the first byte to the last.
 TRANSFER = textwrap.dedent("""
-    import os, socket, sys, time
+    import os, socket, struct, sys, time
     size = int(sys.argv[1])
     if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
         peer, _ = socket.create_server(("", 5000)).accept()
-        received, begin = len(peer.recv(1)), time.monotonic()
+        first = peer.recv(8, socket.MSG_WAITALL)  # when the sender began: whoever receives may wake late
+        received, begin = len(first), struct.unpack("d", first)[0]
         while received < size:
             received += len(peer.recv(65536))
         print(size * 8 / (time.monotonic() - begin) / 1e6)
@@ -34,7 +35,7 @@ TRANSFER = textwrap.dedent("""
                 break
             except OSError:
                 time.sleep(0.05)
-        peer.sendall(bytes(size))
+        peer.sendall(struct.pack("d", time.monotonic()) + bytes(size - 8))
         peer.close()
     """)
 
