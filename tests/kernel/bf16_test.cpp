@@ -362,7 +362,7 @@ struct AttentionInputs {
 /// The results and the gradients of q, k and v, without what lies between rows.
 template <class T>
 std::vector<EdgeVector<double>> attention_and_gradients(const AttentionSize& size,
-                                                         const AttentionInputs<T>& in) {
+                                                        const AttentionInputs<T>& in) {
   const std::vector<int32_t> starts = size.starts();
   const DropoutMask mask(RandomStream(3, "a"), 0.1);
   EdgeVector<T> out(size.count()), dq(size.count()), dk(size.count()), dv(size.count());

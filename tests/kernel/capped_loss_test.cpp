@@ -99,7 +99,7 @@ TYPED_TEST(CappedLoss, OfTwoPartsOfARow) {
     const EdgeVector<Wide<T>> logits = this->random_logits(2 * half);
     const auto want = this->plain(logits, target, cap, 2.5);
     EdgeVector<Wide<T>> parts[2] = {{logits.begin(), logits.begin() + half},
-                                     {logits.begin() + half, logits.end()}};
+                                    {logits.begin() + half, logits.end()}};
     double part[2][3];
     for (int64_t rank = 0; rank < 2; ++rank)
       loss_part<T>({half, parts[rank].data(), rank == 1 ? target - half : -1, part[rank], cap});

@@ -255,7 +255,7 @@ TYPED_TEST(KernelTest, GeluAndItsDerivative) {
   on_every_target([] {
     for (const int64_t count : {1, 3, 17, 401}) {
       EdgeVector<T> x = random<T>(count, 1), gradient = random<T>(count, 2), out(x.size()),
-                     again(x.size());
+                    again(x.size());
       for (int64_t i = 0; i < count; ++i) x[i] = x[i] * (i % 7 == 0 ? T{30} : T{2});
       std::vector<Wide> expected(x.size()), slope(x.size());
       for (size_t i = 0; i < x.size(); ++i) {

@@ -251,7 +251,7 @@ TEST(LlamaKernels, Bf16EqualsFloatRoundedOnce) {
     const auto wide_x = widened(x);
     EdgeVector<Bfloat16> out(dy.size()), again = dy, dx(x.size()), turned = x;
     EdgeVector<float> wide_out(dy.size()), wide_again = widened(dy), wide_dx(x.size()),
-                                            wide_turned = wide_x;
+                                           wide_turned = wide_x;
     swiglu<Bfloat16>({rows, columns, x.data(), out.data(), columns});
     swiglu<float>({rows, columns, wide_x.data(), wide_out.data(), columns});
     EXPECT_EQ(widened(out), widened(rounded(wide_out)));

@@ -157,7 +157,7 @@ struct Blocks {
   DropoutMask mask = mask_of(p);
   int64_t stride = p.width * p.group;
   EdgeVector<Wide<T>> out = EdgeVector<Wide<T>>(t.q.size()), dq = out,
-                       dk = EdgeVector<Wide<T>>(t.k.size()), dv = dk;
+                      dk = EdgeVector<Wide<T>>(t.k.size()), dv = dk;
 
   /// Merges the keys' blocks in order; [group, queries] log-sum-exps.
   EdgeVector<Wide<T>> forward(Range queries, const std::vector<Range>& keys) {

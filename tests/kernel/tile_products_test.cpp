@@ -7,8 +7,8 @@
 #include "strait/base/bfloat16.h"
 #include "strait/kernel/attention.h"
 #include "strait/kernel/gemm.h"
-#include "tests/kernel/emulated_tiles.h"
 #include "tests/kernel/edge_vector.h"
+#include "tests/kernel/emulated_tiles.h"
 #include "tests/kernel/targets.h"
 // After targets.h, which names the library's instruction sets.
 #include "strait/kernel/gemm_block-inl.h"
@@ -37,7 +37,7 @@ MatrixView<Bfloat16> view(const EdgeVector<Bfloat16>& values, int64_t stride, bo
 }
 
 EdgeVector<float> triple_loop(const ProductCase& c, const MatrixView<Bfloat16>& a,
-                               const MatrixView<Bfloat16>& b) {
+                              const MatrixView<Bfloat16>& b) {
   EdgeVector<float> sums(static_cast<size_t>(c.rows * c.columns));
   for (int64_t i = 0; i < c.rows; ++i)
     for (int64_t k = 0; k < c.depth; ++k) {
