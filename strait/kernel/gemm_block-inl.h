@@ -217,43 +217,34 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloa
   }
 }
 
-/// Few rows: all of them packed first, then one panel of B at a time, which stays in the
-/// first-level cache while all rows meet it and the next panel is fetched.
-template <class Way, class T, class C, class W = Wide<T>>
-HWY_ATTR void multiply_few_rows(const Way& way, const GemmOperands<T>& in, const Panels<W>& panels,
+/// One block of depth of few rows: all of them packed first, then one panel of B at a time, which
+/// stays in the first-level cache while all rows meet it and the next panel is fetched. `turned`
+/// has the columns of B as rows.
+template <class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_few_rows(const MatrixView<T>& a, const MatrixView<T>& turned,
+                                const Panels<W>& panels, int64_t depth,
                                 const TileTarget<W, C>& whole) {
-  const MatrixView<T>&a = in.a, &b = in.b;
   constexpr int64_t kBytes = static_cast<int64_t>(sizeof(T));
-  const int64_t depth_block = balanced(in.depth, kDepthBlock, 1);
   W* const rows_of_a = panels.b + kTileColumns<W> * kDepthBlock + kPackSlack;
-  FarPanel next;
-  if (b.row_stride == 1) next.period = kTileColumns<W>;
-  next.stride = b.column_stride * kBytes;
-  next.depth_stride = b.row_stride * kBytes;
-  TileTarget<W, C> target = whole;
-  for (int64_t k = 0; k < in.depth; k += depth_block) {
-    const int64_t depth = std::min(depth_block, in.depth - k);
-    const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
-    pack_panels<kTileRows>(part, whole.rows, depth, rows_of_a);
-    TileOperands<W> tile;
-    tile.b = panels.b;
-    tile.depth = depth;
-    for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
-      const T* from = b.data + k * b.row_stride + column * b.column_stride;
-      const int64_t columns = std::min(kTileColumns<W>, whole.columns - column);
-      pack_columns(way, MatrixView<T>{from, b.column_stride, b.row_stride}, columns, depth,
-                   panels.b);
-      next.data = reinterpret_cast<const uint8_t*>(from + kTileColumns<W> * b.column_stride);
-      tile.next = next;
-      for (int64_t row = 0; row < whole.rows; row += kTileRows) {
-        tile.a = rows_of_a + row * depth;
-        multiply_tile<false, RowsOfA::kFew>(
-            tile, part_of(target, row, column, kTileRows, kTileColumns<W>));
-      }
+  pack_panels<kTileRows>(a, whole.rows, depth, rows_of_a);
+  TileOperands<W> in;
+  in.b = panels.b;
+  in.depth = depth;
+  if (turned.column_stride == 1) in.next.period = kTileColumns<W>;
+  in.next.stride = turned.row_stride * kBytes;
+  in.next.depth_stride = turned.column_stride * kBytes;
+  for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
+    const MatrixView<T> part{turned.data + column * turned.row_stride, turned.row_stride,
+                             turned.column_stride};
+    pack_panels<kTileColumns<W>>(part, std::min(kTileColumns<W>, whole.columns - column), depth,
+                                 panels.b);
+    in.next.data =
+        reinterpret_cast<const uint8_t*>(part.data + kTileColumns<W> * turned.row_stride);
+    for (int64_t row = 0; row < whole.rows; row += kTileRows) {
+      in.a = rows_of_a + row * depth;
+      multiply_tile<false, RowsOfA::kFew>(in,
+                                          part_of(whole, row, column, kTileRows, kTileColumns<W>));
     }
-    target.base = whole.c;
-    target.base_stride = whole.c_stride;
-    target.bias = nullptr;
   }
 }
 
@@ -262,19 +253,22 @@ HWY_ATTR void multiply_few_rows(const Way& way, const GemmOperands<T>& in, const
 template <class Way, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_columns(const Way& way, const GemmOperands<T>& in, const Panels<W>& panels,
                                const TileTarget<W, C>& whole) {
-  if constexpr (std::is_same_v<Way, WideWay>) {
-    if (whole.rows <= kFewRows<W> && in.depth >= kFewRowsDepth)
-      return multiply_few_rows(way, in, panels, whole);
-  }
+  constexpr bool kWideWay = std::is_same_v<Way, WideWay>;
   const MatrixView<T>&a = in.a, &b = in.b;
+  const bool few = kWideWay && whole.rows <= kFewRows<W> && in.depth >= kFewRowsDepth;
   const int64_t depth_block = balanced(in.depth, Way::kDepths * kDepthBlock, Way::kDepthUnit);
   TileTarget<W, C> target = whole;
   for (int64_t k = 0; k < in.depth; k += depth_block) {
     const int64_t depth = std::min(depth_block, in.depth - k);
     const MatrixView<T> turned{b.data + k * b.row_stride, b.column_stride, b.row_stride};
-    pack_columns(way, turned, whole.columns, depth, panels.b);
     const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
-    multiply_block(way, part, panels, depth, target);
+    if constexpr (kWideWay) {
+      if (few) multiply_few_rows(part, turned, panels, depth, target);
+    }
+    if (!few) {
+      pack_columns(way, turned, whole.columns, depth, panels.b);
+      multiply_block(way, part, panels, depth, target);
+    }
     target.base = whole.c;
     target.base_stride = whole.c_stride;
     target.bias = nullptr;

@@ -114,19 +114,15 @@ HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, P
   constexpr int64_t kPairs = std::is_same_v<P, uint32_t> ? 2 : 1;  // depths in an element of out
   constexpr int64_t kRest = kWidth % kLane;  // rows behind the last whole vector
   if constexpr (kRest != 0 && kRest < 4) return 0;
-  // What rows behind whole vectors spill is overwritten in time if there are no whole vectors.
+  // What less than a vector of rows spills is overwritten in time if it is all there is.
   static_assert(kRest < 4 || kWidth < kLane);
+  constexpr int64_t kRows = std::min(kWidth, kLane);
   const int64_t whole = depth / kStep * kStep;
   for (int64_t line = 0; line < whole; line += 4 * kStep) {
     const int64_t end = std::min(whole, line + 4 * kStep);
-    int64_t row = 0;
-    for (; row + kLane <= kWidth; row += kLane) {
+    for (int64_t row = 0; row + kRows <= kWidth; row += kRows) {
       for (int64_t k = line; k < end; k += kStep)
-        pack_words<kLane, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
-    }
-    if constexpr (kRest != 0) {
-      for (int64_t k = line; k < end; k += kStep)
-        pack_words<kRest, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
+        pack_words<kRows, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
     }
   }
   return whole;
