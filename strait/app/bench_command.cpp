@@ -48,19 +48,19 @@ Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
                               nearest_choice(name, names)));
 }
 
-/// What multiplies bf16: by name, or measured.
-kernel::NarrowProducts products_of(const cli::Command& command, const std::string& type) {
+/// What multiplies: by name, or measured. kAutomatic where there is nothing to choose from.
+kernel::NarrowProducts products_of(const cli::Command& command, Dtype type) {
   const std::string flag = "--products";
   const auto asked = kernel::product_named(cli::case_text(command, "products", "auto"), flag);
-  if (type == "bf16")
-    return kernel::choose_products({asked, false, flag}, kernel::own_multipliers(),
-                                   kernel::measured_product_seconds)
-        .products;
-  if (asked == kernel::NarrowProducts::kAutomatic) return asked;
-  refuse_flag(flag,
-              fmt::format("--products {} cannot take effect: {} is not multiplied in bf16; the "
-                          "nearest valid choice is auto",
-                          kernel::product_name(asked), type));
+  if (type == Dtype::kFloat64 && asked == kernel::NarrowProducts::kAutomatic) return asked;
+  if (!kernel::suits(asked, type))
+    refuse_flag(flag,
+                fmt::format("--products {} cannot take effect: that does not multiply {}; the "
+                            "nearest valid choice is auto",
+                            kernel::product_name(asked), dtype_name(type)));
+  return kernel::choose_products({asked, false, flag, type}, kernel::own_multipliers(),
+                                 kernel::measured_product_seconds(type))
+      .products;
 }
 
 /// The number of threads that a case names, else all cores.
@@ -103,8 +103,7 @@ measure::BenchRow gemm_row(const cli::Command& command) {
   const Dtype dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                                {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
   require_gemm_memory(shape, dtype);
-  return measure::bench_gemm(shape, dtype, threads_of(command), {},
-                             products_of(command, dtype_name(dtype)));
+  return measure::bench_gemm(shape, dtype, threads_of(command), {}, products_of(command, dtype));
 }
 
 /// What each rank sends and receives, and with processes the same again for the peer.
@@ -182,7 +181,7 @@ Run step_run(const measure::StepCase& step) {
   run.train.precision = step.precision;
   run.train.clip_norm = 0;
   run.runtime.threads_per_rank = step.threads;
-  if (step.precision == "bf16") run.runtime.chosen.products = step.products;
+  run.runtime.chosen.products = step.products;
   return run;
 }
 
@@ -243,12 +242,15 @@ void add_torch_peers(const measure::StepCase& step, const ModelShape& shape,
   peers.push_back(measure::torch_step_peer(step, shape, options));
 }
 
+Dtype precision_of(const std::string& name) {
+  return dtype_of(name, {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
+}
+
 /// The kernels of a few more steps against the rates of this machine.
 Json step_breakdown(train::SoloStep& solo, trace::Recorder& recorder,
                     const measure::StepCase& step) {
   constexpr int64_t kSteps = 5;
-  const Dtype dtype =
-      dtype_of(step.precision, {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
+  const Dtype dtype = precision_of(step.precision);
   const MeasuredRates core = measure::measure_rates(dtype, step.threads, step.products);
   const double threads = static_cast<double>(step.threads);
   const double flops = dtype == Dtype::kFloat32   ? core.flops_per_second_fp32
@@ -285,7 +287,7 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.context = cli::case_number(command, "context", step.context);
   step.precision = cli::case_text(command, "precision", step.precision);
   step.threads = threads_of(command);
-  step.products = products_of(command, step.precision);
+  step.products = products_of(command, precision_of(step.precision));
   step.vocabulary = cli::case_number(command, "vocabulary",
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
   if (step.vocabulary == 1)
@@ -365,6 +367,14 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
   return measure::bench_report_to_json(report);
 }
 
+kernel::NarrowProducts local_products(Dtype type) {
+  kernel::ProductRequest request;
+  request.type = type;
+  return kernel::choose_products(request, kernel::own_multipliers(),
+                                 kernel::measured_product_seconds(type))
+      .products;
+}
+
 Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
@@ -376,9 +386,8 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
                                      "valid choice: strait probe RUN.toml --set {}",
                                      command.sets.front(), command.sets.front()));
   }
-  options.products =
-      kernel::choose_products({}, kernel::own_multipliers(), kernel::measured_product_seconds)
-          .products;
+  options.products = local_products(Dtype::kBfloat16);
+  options.wide_products = local_products(Dtype::kFloat32);
   bool lead = true;
   const measure::ProbeResult result = with_place(options.run.value_or(Run()), [&] {
     return probe_ranks(options, command.output, output, lead);

@@ -38,7 +38,8 @@ std::string cache_folder() {
 }
 
 void use_local_products(Run& run) {
-  run.runtime.chosen = choose_products(run, kernel::measured_product_seconds);
+  run.runtime.chosen =
+      choose_products(run, kernel::measured_product_seconds(measured_type(run.train.precision)));
 }
 
 void use_agreed_products(

@@ -94,8 +94,8 @@ void print_start(const Job& job, cli::Output& output) {
     output.line(line);
   const kernel::ProductChoice& products = job.design.run.runtime.chosen;
   if (products.products != kernel::NarrowProducts::kAutomatic)
-    output.line(fmt::format("products    bf16 by {}: {}", kernel::product_name(products.products),
-                            products.reason));
+    output.line(fmt::format("products    {} by {}: {}", job.design.run.train.precision,
+                            kernel::product_name(products.products), products.reason));
   output.line("cores       " + job.binding.text);
   const TokenPart &training = job.corpus->training, &validation = job.corpus->validation;
   std::string data = fmt::format(

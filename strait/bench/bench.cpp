@@ -124,7 +124,8 @@ BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
                                   {"k", shape.k},
                                   {"dtype", dtype_name(dtype)},
                                   {"threads", threads}});
-  if (dtype == Dtype::kBfloat16) work.bench_case["products"] = kernel::product_name(products);
+  if (products != kernel::NarrowProducts::kAutomatic)
+    work.bench_case["products"] = kernel::product_name(products);
   work.verify = [&] {
     gemm.run();
     return gemm.check();

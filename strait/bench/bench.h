@@ -74,8 +74,8 @@ struct BenchWork {
 BenchRow bench_row(const BenchWork& work, const TimingOptions& options);
 
 /// A matrix product as the model runs it. Bound "large-gemm": the rate of a 1024 x 1024 x 1024 one,
-/// same dtype and threads, by the faster of Strait's kernel and the BLAS. Peer "blas". bf16 by
-/// `products`.
+/// same dtype and threads, by the faster of Strait's kernel and the BLAS. Peer "blas".
+/// Strait's by `products`.
 BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
                     const TimingOptions& options = {},
                     kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);

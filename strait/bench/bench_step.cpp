@@ -123,7 +123,8 @@ BenchRow bench_step(const StepCase& step, const ModelShape& model, const StepSub
                                   {"vocabulary", step.vocabulary},
                                   {"precision", step.precision},
                                   {"threads", step.threads}});
-  if (dtype == Dtype::kBfloat16) work.bench_case["products"] = kernel::product_name(step.products);
+  if (step.products != kernel::NarrowProducts::kAutomatic)
+    work.bench_case["products"] = kernel::product_name(step.products);
   work.verify = subject.verify;
   work.ours = {"strait", "", subject.step, ""};
   work.work = static_cast<double>(step.micro_batch_size * step.context);

@@ -18,7 +18,7 @@ struct StepCase {
   std::string precision = "fp32";  // fp32 | fp64 | bf16
   int64_t threads = 1;
   int64_t vocabulary = 50257;
-  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // of bf16
+  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // of its precision
 };
 
 /// What the trainer lends to the benchmark.

@@ -49,7 +49,7 @@ const std::vector<Subject>& subjects() {
         {"k", true, {}, "length of the sums"},
         {"dtype", false, {"fp32", "bf16", "fp64"}, "element type"},
         {"threads", true, {}, "compute threads"},
-        {"products", false, kernel::product_names(), "what multiplies bf16"}}},
+        {"products", false, kernel::product_names(), "what multiplies bf16 and fp32"}}},
       {"step",
        "One training step",
        "strait bench step --model gpt2-124m --micro-batch-size 4 --context 64 --precision fp32 "
@@ -60,7 +60,7 @@ const std::vector<Subject>& subjects() {
         {"vocabulary", true, {}, "tokens; left out: 65 for nano-char, 50257 for others"},
         {"precision", false, {"fp32", "bf16", "fp64"}, "compute type"},
         {"threads", true, {}, "compute threads"},
-        {"products", false, kernel::product_names(), "what multiplies bf16"},
+        {"products", false, kernel::product_names(), "what multiplies bf16 and fp32"},
         {"breakdown", false, {"off", "on"}, "the time of every kernel against its bound"},
         {"peer_python",
          false,

@@ -136,7 +136,7 @@ Rows general_keys() {
        "measurements."},
       {"runtime.products", kField<&Run::runtime, &RuntimeOptions::products>,
        one_of(kernel::product_names()),
-       "What multiplies bf16 matrices; auto measures at start. docs/guide.md."},
+       "What multiplies matrices of bf16 and fp32; auto measures at start. docs/guide.md."},
   };
 }
 

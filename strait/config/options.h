@@ -18,7 +18,7 @@ struct RuntimeOptions {
   std::string bind = "auto";     // none | auto | core
   double deadline_seconds = 120;
   bool deterministic = false;
-  std::string products = "auto";  // auto | widened | paired | tiles | onednn
+  std::string products = "auto";  // kernel::product_names()
   /// No key: filled in by the program that measures. Empty: nobody has chosen.
   kernel::ProductChoice chosen;
 };

@@ -1,21 +1,25 @@
-// What multiplies a run's bf16 matrices (kernel/product_choice.h).
+// What multiplies a run's matrices (kernel/product_choice.h).
 #pragma once
 
+#include "strait/config/check_chain.h"
 #include "strait/config/place.h"
 #include "strait/config/run.h"
 
 namespace strait {
 
-/// What the run asks for, by `seconds` where it leaves the choice. Automatic for runs that multiply
-/// nothing in bf16 on a processor. UserError with file, line and key where this process lacks what
-/// is asked for.
+/// What the run asks for, by `seconds` where it leaves the choice. Automatic where there is none:
+/// on a device, in blocks that LibTorch runs, in fp64, and in fp32 without matrix tiles. UserError
+/// with file, line and key where this process lacks what is asked for.
 inline kernel::ProductChoice choose_products(const Run& run,
                                              const kernel::ProductSeconds& seconds) {
-  if (run.train.precision != "bf16" || run.runtime.device == "cuda") return {};
+  const std::string& precision = run.train.precision;
+  if (precision != "bf16" && precision != "fp32") return {};
+  if (run.runtime.device == "cuda" || is_chain(run)) return {};
+  const Dtype type = precision == "bf16" ? Dtype::kBfloat16 : Dtype::kFloat32;
   const std::string key = "runtime.products";
   return with_place(run, [&] {
     return kernel::choose_products(
-        {kernel::product_named(run.runtime.products, key), run.runtime.deterministic, key},
+        {kernel::product_named(run.runtime.products, key), run.runtime.deterministic, key, type},
         kernel::own_multipliers(), seconds);
   });
 }

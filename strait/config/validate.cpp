@@ -17,6 +17,7 @@
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/data/synthetic.h"
+#include "strait/kernel/product_choice.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/shape/unet.h"
@@ -194,10 +195,18 @@ void check_precision(const Run& run) {
 
 void check_products(const Run& run) {
   if (run.runtime.products == "auto") return;
-  if (run.train.precision != "bf16")
+  const std::string& precision = run.train.precision;
+  if (is_chain(run))
     refuse_without_effect(
         run, "runtime.products",
-        fmt::format("train.precision = \"{}\" multiplies nothing in bf16", run.train.precision));
+        fmt::format("LibTorch multiplies in blocks of model.family = \"{}\"", run.model.family));
+  const Dtype type = precision == "bf16"   ? Dtype::kBfloat16
+                     : precision == "fp32" ? Dtype::kFloat32
+                                           : Dtype::kFloat64;
+  if (!kernel::suits(kernel::product_named(run.runtime.products, "runtime.products"), type))
+    refuse_without_effect(
+        run, "runtime.products",
+        fmt::format("that does not multiply train.precision = \"{}\"", precision));
   if (run.runtime.device == "cuda")
     refuse_without_effect(run, "runtime.products", "a device multiplies by its own library");
   if (run.runtime.deterministic && run.runtime.products == "onednn")

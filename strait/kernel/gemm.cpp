@@ -92,7 +92,8 @@ constexpr int64_t kRowUnit = 12, kTileRowUnit = 32, kColumnUnit = 32;
 constexpr double kLeastParallelWork = 65536;  // multiply-adds worth a parallel region
 
 bool by_tiles(NarrowProducts products) {
-  return products == NarrowProducts::kTiles || products == NarrowProducts::kPlainTiles;
+  using enum NarrowProducts;
+  return products == kTiles || products == kPlainTiles || products == kSplit;
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct GemmCall {
   const T* bias = nullptr;  // [columns]
   const C* base = nullptr;  // row-major, may be c; not with accumulate
   int64_t base_stride = 0;
-  NarrowProducts products = NarrowProducts::kAutomatic;  // bf16 only
+  NarrowProducts products = NarrowProducts::kAutomatic;  // of bf16 and fp32
 };
 
 /// A part of a result: rows [row_begin, row_end), columns likewise.

@@ -21,6 +21,7 @@
 #include "strait/kernel/gemm_matrix-inl.h"
 #include "strait/kernel/gemm_pack-inl.h"
 #include "strait/kernel/gemm_scratch.h"
+#include "strait/kernel/gemm_split-inl.h"
 #include "strait/kernel/gemm_tile-inl.h"
 #include "strait/kernel/vector-inl.h"
 
@@ -90,21 +91,27 @@ inline TileTarget<W, C> part_of(TileTarget<W, C> target, int64_t row, int64_t co
   return target;
 }
 
-/// Ways to multiply a block: how panels are packed, and what multiplies them. Blocks of depth are
-/// multiples of kDepthUnit.
+/// Ways to multiply a block: how panels are packed, and what multiplies them. Blocks of depth have
+/// kDeepest at most and are multiples of kDepthUnit.
 struct WideWay {
   static constexpr int64_t kDepths = 1, kDepthUnit = 1;  // kDepths: in an element of a panel
+  template <class T>
+  static constexpr int64_t kDeepest = kDepthBlock;
   template <class W>
   using Packed = W;
 };
 struct PairWay {
   static constexpr int64_t kDepths = 2, kDepthUnit = 2;
+  template <class T>
+  static constexpr int64_t kDeepest = 2 * kDepthBlock;
   template <class W>
   using Packed = uint32_t;
 };
 template <class Tiles>
 struct MatrixWay {
-  static constexpr int64_t kDepths = 2, kDepthUnit = kMatrixDepth;
+  static constexpr int64_t kDepthUnit = kMatrixDepth;
+  template <class T>
+  static constexpr int64_t kDeepest = 2 * kDepthBlock / kNumParts<T>;
   Tiles& tiles;
 };
 
@@ -119,6 +126,11 @@ template <class Tiles>
 HWY_ATTR void pack_columns(const MatrixWay<Tiles>&, const MatrixView<Bfloat16>& turned,
                            int64_t columns, int64_t depth, float* out) {
   pack_matrix_panels(turned, columns, depth, reinterpret_cast<uint32_t*>(out));
+}
+template <class Tiles>
+HWY_ATTR void pack_columns(const MatrixWay<Tiles>&, const MatrixView<float>& turned,
+                           int64_t columns, int64_t depth, float* out) {
+  split_panels<true>(turned, columns, depth, reinterpret_cast<uint32_t*>(out));
 }
 
 /// rows x columns of the result, one block of depth: B is packed.
@@ -185,8 +197,8 @@ HWY_ATTR void fetch_target(const TileTarget<float, C>& target) {
       __builtin_prefetch(target.c + row * target.c_stride + column, 1);
 }
 
-template <RowsOfA = RowsOfA::kPacked, class Tiles, class C>
-HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloat16>& a,
+template <RowsOfA = RowsOfA::kPacked, class Tiles, class T, class C>
+HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<T>& a,
                              const Panels<float>& panels, int64_t depth,
                              const TileTarget<float, C>& whole) {
   alignas(64) float sums[kMatrixRows * kMatrixColumns];
@@ -194,9 +206,9 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloa
   MatrixOperands in;
   in.steps = padded / kMatrixDepth;
   for (int64_t first = 0; first < whole.rows; first += kRowGroup) {
-    const MatrixView<Bfloat16> view{a.data + first * a.row_stride, a.row_stride, a.column_stride};
-    const MatrixGroup group{view, std::min(kRowGroup, whole.rows - first), depth,
-                            reinterpret_cast<uint32_t*>(panels.matrix)};
+    const MatrixView<T> view{a.data + first * a.row_stride, a.row_stride, a.column_stride};
+    const MatrixGroup<T> group{view, std::min(kRowGroup, whole.rows - first), depth,
+                               reinterpret_cast<uint32_t*>(panels.matrix)};
     prepare_rows(group);
     for (int64_t row = 0; row < group.rows; row += kMatrixRows) {
       in.a = rows_of(group, row);
@@ -208,8 +220,8 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloa
                                 ? part_of(whole, first + row, next, kMatrixRows, kMatrixColumns)
                                 : part;
         if (whole.fetched && next < whole.columns) fetch_target(beside);
-        in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2);
-        multiply_matrix_block(way.tiles, in, part.rows, part.columns, sums);
+        in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2 * kNumParts<T>);
+        multiply_matrix_block<kNumParts<T>>(way.tiles, in, part.rows, part.columns, sums);
         store_sums(sums, part);
         part = beside;
       }
@@ -256,7 +268,7 @@ HWY_ATTR void multiply_columns(const Way& way, const GemmOperands<T>& in, const 
   constexpr bool kWideWay = std::is_same_v<Way, WideWay>;
   const MatrixView<T>&a = in.a, &b = in.b;
   const bool few = kWideWay && whole.rows <= kFewRows<W> && in.depth >= kFewRowsDepth;
-  const int64_t depth_block = balanced(in.depth, Way::kDepths * kDepthBlock, Way::kDepthUnit);
+  const int64_t depth_block = balanced(in.depth, Way::template kDeepest<T>, Way::kDepthUnit);
   TileTarget<W, C> target = whole;
   for (int64_t k = 0; k < in.depth; k += depth_block) {
     const int64_t depth = std::min(depth_block, in.depth - k);
@@ -307,14 +319,16 @@ HWY_ATTR void multiply_narrow(const Way& way, const GemmOperands<T>& in, const P
 
 /// Columns of B that are packed at a time over `depth`. Matrix tiles read rows of A once per block
 /// of columns, so they have as many as fit.
-template <class W, class Way>
+template <class T, class Way>
 HWY_ATTR int64_t block_columns(const Way&, int64_t) {
-  return kColumnBlock<W>;
+  return kColumnBlock<Wide<T>>;
 }
-template <class W, class Tiles>
+template <class T, class Tiles>
 HWY_ATTR int64_t block_columns(const MatrixWay<Tiles>&, int64_t depth) {
-  const int64_t deep = balanced(depth, 2 * kDepthBlock, kMatrixDepth);
-  const int64_t fit = kColumnBlock<W> * 2 * kDepthBlock / deep / kMatrixColumns * kMatrixColumns;
+  using W = Wide<T>;
+  constexpr int64_t kDeepest = MatrixWay<Tiles>::template kDeepest<T>;
+  const int64_t deep = balanced(depth, kDeepest, kMatrixDepth);
+  const int64_t fit = kColumnBlock<W> * kDeepest / deep / kMatrixColumns * kMatrixColumns;
   return std::min(fit, kMostColumns<W>);
 }
 
@@ -333,10 +347,10 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
   using W = Wide<T>;
   constexpr bool kNarrow = !std::is_same_v<C, W>;
   const auto [row_begin, row_end, column_begin, column_end] = part;
-  const bool sums = kNarrow && call.depth > Way::kDepths * kDepthBlock;
+  const bool sums = kNarrow && call.depth > Way::template kDeepest<T>;
   const Panels<W> panels = thread_panels<W>(kNarrow);
   const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
-  const int64_t limit = block_columns<W>(way, call.depth);
+  const int64_t limit = block_columns<T>(way, call.depth);
   const int64_t column_block =
       balanced(all_columns, column_limit<W>(limit, rows, sums), kTileColumns<W>);
   GemmOperands<T> in{call.a, call.b, call.depth};
@@ -374,8 +388,8 @@ HWY_ATTR HWY_NOINLINE void with_matrix_tiles(const Act& act) {
   tiles.end();
 }
 
-template <class Tiles, class C>
-HWY_ATTR void gemm_matrix(const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
+template <class Tiles, class T, class C>
+HWY_ATTR void gemm_matrix(const GemmCall<T, C>& call, const GemmPart& part) {
   with_matrix_tiles<Tiles>([&](const auto& way) HWY_ATTR { gemm_part(way, call, part); });
 }
 
@@ -401,6 +415,13 @@ HWY_ATTR void with_way([[maybe_unused]] NarrowProducts products, const Act& act)
 
 template <class T, class C>
 HWY_ATTR void gemm_range(const GemmCall<T, C>& call, const GemmPart& part) {
+  if constexpr (std::is_same_v<T, float>) {  // not inside attention
+    if (call.products == NarrowProducts::kPlainTiles) return gemm_matrix<PlainTiles>(call, part);
+#if HWY_ARCH_X86_64
+    if (call.products == NarrowProducts::kSplit && tile_access() == TileAccess::kGranted)
+      return gemm_matrix<MatrixTiles>(call, part);
+#endif
+  }
   with_way<T>(call.products, [&](const auto& way) HWY_ATTR { gemm_part(way, call, part); });
 }
 

@@ -26,6 +26,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kUnit = kTileUnitRows;  // rows of A, columns of B, pairs of depths
 constexpr int64_t kMatrixDepth = 2 * kUnit;
 constexpr int64_t kMatrixRows = 2 * kUnit, kMatrixColumns = 2 * kUnit;  // of a block of tiles
+/// Numbers of bf16 that stand for one.
+template <class T>
+constexpr int64_t kNumParts = sizeof(T) == sizeof(Bfloat16) ? 1 : 3;
+
+constexpr int64_t kTileWords = kUnit * kUnit;
 
 inline int64_t whole_units(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
@@ -112,7 +117,6 @@ HWY_ATTR inline void fetch_depths(const Bfloat16* from, int64_t stride, int64_t 
 /// read together.
 HWY_ATTR inline void turn_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
                                uint32_t* out) {
-  constexpr int64_t kTileWords = kUnit * kUnit;
   alignas(64) uint32_t square[kTileWords];
   const int64_t strip = whole_units(depth, kMatrixDepth) / 2 * kUnit;  // 16 rows, all depths
   for (int64_t k = 0; k < depth; k += kMatrixDepth) {
@@ -133,16 +137,17 @@ HWY_ATTR inline void turn_rows(const MatrixView<Bfloat16>& in, int64_t rows, int
 constexpr int64_t kRowGroup = 4 * kMatrixRows;
 
 /// Up to kRowGroup rows of A over one block of depth, of which `rows_of` gives each 32.
+template <class T>
 struct MatrixGroup {
-  const MatrixView<Bfloat16>& in;
+  const MatrixView<T>& in;
   int64_t rows, depth;
   uint32_t* packed;
   bool turned() const { return in.column_stride != 1; }
 };
-HWY_ATTR inline void prepare_rows(const MatrixGroup& group) {
+HWY_ATTR inline void prepare_rows(const MatrixGroup<Bfloat16>& group) {
   if (group.turned()) turn_rows(group.in, group.rows, group.depth, group.packed);
 }
-HWY_ATTR inline MatrixRows rows_of(const MatrixGroup& group, int64_t row) {
+HWY_ATTR inline MatrixRows rows_of(const MatrixGroup<Bfloat16>& group, int64_t row) {
   const MatrixView<Bfloat16>& in = group.in;
   const int64_t rows = std::min(kMatrixRows, group.rows - row);
   if (group.turned()) {
@@ -157,49 +162,88 @@ HWY_ATTR inline MatrixRows rows_of(const MatrixGroup& group, int64_t row) {
   return copy_rows({data, in.row_stride, 1}, rows, group.depth, group.packed);
 }
 
-/// Operands of one block of tiles: `b` two panels of `steps` tiles, one behind the other.
+/// Operands of one block of tiles: `b` two panels of `steps` times as many tiles as there are
+/// parts, one behind the other.
 struct MatrixOperands {
   MatrixRows a;
   const uint8_t* b = nullptr;
   int64_t steps = 0;  // of 32 depths
 };
 
-/// sums[32][32] = a b. kTall: more than 16 rows; kBroad: more than 16 columns.
+/// The registers of a block: sums in 0 to 3, rows of A in 4 and 5, columns of B in 6 and 7. kTall:
+/// more than 16 rows; kBroad: more than 16 columns.
 template <bool kTall, bool kBroad, class Tiles>
-HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, float* sums) {
-  constexpr int64_t kTileSize = kTileUnitRows * kTileUnitBytes, kRow = 4 * kMatrixColumns;
-  tiles.template zero<0>();
-  if constexpr (kBroad) tiles.template zero<1>();
-  if constexpr (kTall) tiles.template zero<2>();
-  if constexpr (kTall && kBroad) tiles.template zero<3>();
-  const uint8_t *a = in.a.data, *below = a + in.a.below;
-  const uint8_t *b = in.b, *beside = b + in.steps * kTileSize;
-  for (int64_t step = 0; step < in.steps; ++step) {
-    tiles.template load<4>(a + step * in.a.step, in.a.stride);
-    tiles.template load<6>(b + step * kTileSize, kTileUnitBytes);
-    if constexpr (kBroad) tiles.template load<7>(beside + step * kTileSize, kTileUnitBytes);
-    if constexpr (kTall) tiles.template load<5>(below + step * in.a.step, in.a.stride);
+struct BlockRegisters {
+  Tiles& tiles;
+  const MatrixOperands& in;
+
+  HWY_ATTR void zero() const {
+    tiles.template zero<0>();
+    if constexpr (kBroad) tiles.template zero<1>();
+    if constexpr (kTall) tiles.template zero<2>();
+    if constexpr (kTall && kBroad) tiles.template zero<3>();
+  }
+  HWY_ATTR void load_rows(int64_t offset) const {
+    tiles.template load<4>(in.a.data + offset, in.a.stride);
+    if constexpr (kTall) tiles.template load<5>(in.a.data + in.a.below + offset, in.a.stride);
+  }
+  HWY_ATTR void load_columns(const uint8_t* b, const uint8_t* beside) const {
+    tiles.template load<6>(b, kTileUnitBytes);
+    if constexpr (kBroad) tiles.template load<7>(beside, kTileUnitBytes);
+  }
+  HWY_ATTR void multiply() const {
     tiles.template dot<0, 4, 6>();
     if constexpr (kBroad) tiles.template dot<1, 4, 7>();
     if constexpr (kTall) tiles.template dot<2, 5, 6>();
     if constexpr (kTall && kBroad) tiles.template dot<3, 5, 7>();
   }
-  tiles.template store<0>(sums, kRow);
-  if constexpr (kBroad) tiles.template store<1>(sums + kUnit, kRow);
-  if constexpr (kTall) tiles.template store<2>(sums + kUnit * kMatrixColumns, kRow);
-  if constexpr (kTall && kBroad)
-    tiles.template store<3>(sums + kUnit * kMatrixColumns + kUnit, kRow);
+  HWY_ATTR void store(float* sums) const {
+    constexpr int64_t kRow = 4 * kMatrixColumns;
+    tiles.template store<0>(sums, kRow);
+    if constexpr (kBroad) tiles.template store<1>(sums + kUnit, kRow);
+    if constexpr (kTall) tiles.template store<2>(sums + kUnit * kMatrixColumns, kRow);
+    if constexpr (kTall && kBroad)
+      tiles.template store<3>(sums + kUnit * kMatrixColumns + kUnit, kRow);
+  }
+};
+
+/// sums[32][32] = a b.
+template <int64_t kParts, bool kTall, bool kBroad, class Tiles>
+HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, float* sums) {
+  constexpr int64_t kTileSize = kTileUnitRows * kTileUnitBytes;
+  const BlockRegisters<kTall, kBroad, Tiles> block{tiles, in};
+  const int64_t beside = in.steps * kParts * kTileSize;
+  block.zero();
+  for (int64_t step = 0; step < in.steps; ++step) {
+    const auto rows = [&](int64_t part)
+                          HWY_ATTR { block.load_rows(step * in.a.step + part * kTileSize); };
+    const auto columns = [&](int64_t part) HWY_ATTR {
+      const uint8_t* b = in.b + (step * kParts + part) * kTileSize;
+      block.load_columns(b, b + beside);
+    };
+    if constexpr (kParts == 3) {  // an order that loads the fewest tiles
+      rows(2), columns(0), block.multiply();
+      rows(1), block.multiply();
+      columns(1), block.multiply();
+      rows(0), block.multiply();
+      columns(2), block.multiply();
+    } else {
+      rows(0);
+    }
+    columns(0), block.multiply();
+  }
+  block.store(sums);
 }
 
 /// What rows x columns need of a block of 32 x 32.
-template <class Tiles>
+template <int64_t kParts, class Tiles>
 HWY_ATTR void multiply_matrix_block(Tiles& tiles, const MatrixOperands& in, int64_t rows,
                                     int64_t columns, float* sums) {
   const bool tall = rows > kUnit, broad = columns > kUnit;
-  if (tall && broad) return multiply_units<true, true>(tiles, in, sums);
-  if (tall) return multiply_units<true, false>(tiles, in, sums);
-  if (broad) return multiply_units<false, true>(tiles, in, sums);
-  multiply_units<false, false>(tiles, in, sums);
+  if (tall && broad) return multiply_units<kParts, true, true>(tiles, in, sums);
+  if (tall) return multiply_units<kParts, true, false>(tiles, in, sums);
+  if (broad) return multiply_units<kParts, false, true>(tiles, in, sums);
+  multiply_units<kParts, false, false>(tiles, in, sums);
 }
 
 }  // namespace strait::kernel::HWY_NAMESPACE

@@ -19,48 +19,57 @@ namespace {
 
 using enum NarrowProducts;
 
-constexpr std::array kWays = {kWidened, kPaired, kTiles, kOneDnn};
+constexpr std::array kWays = {kWidened, kPaired, kTiles, kOneDnn, kSplit};
 
-std::string missing_text(NarrowProducts products) {
+std::vector<NarrowProducts> ways_of(Dtype type, const Multipliers& has) {
+  std::vector<NarrowProducts> ways;
+  for (const NarrowProducts way : kWays)
+    if (suits(way, type) && can_multiply(has, way)) ways.push_back(way);
+  return ways;
+}
+
+std::string missing_text(NarrowProducts products, Dtype type) {
+  if (!suits(products, type)) return fmt::format("that does not multiply {}", dtype_name(type));
   if (products == kOneDnn)
     return onednn_version().empty() ? "this program was built without oneDNN"
                                     : onednn_version() + " has no bf16 products for this processor";
-  return products == kTiles ? "this processor has no matrix tiles for bf16"
-                            : "this processor has no AVX512_BF16";
+  return products == kPaired ? "this processor has no AVX512_BF16"
+                             : "this processor has no matrix tiles for bf16";
 }
 
 [[noreturn]] void refuse(const ProductRequest& request, const Multipliers& has) {
   std::vector<std::string> names;
-  for (const NarrowProducts way : kWays)
-    if (can_multiply(has, way)) names.emplace_back(product_name(way));
+  for (const NarrowProducts way : ways_of(request.type, has)) names.emplace_back(product_name(way));
+  const NarrowProducts nearest = suits(has.usual, request.type) ? has.usual : kWidened;
   ErrorPlace place;
   place.key = request.key;
   throw UserError(
-      fmt::format("{} = \"{}\", but {}; it multiplies bf16 by {}; the nearest valid choice is "
+      fmt::format("{} = \"{}\", but {}; {} is multiplied by {} here; the nearest valid choice is "
                   "\"{}\"",
-                  request.key, product_name(request.products), missing_text(request.products),
-                  fmt::join(names, ", "), product_name(has.usual)),
+                  request.key, product_name(request.products),
+                  missing_text(request.products, request.type), dtype_name(request.type),
+                  fmt::join(names, ", "), product_name(nearest)),
       place);
 }
 
 /// The products' operands are of one thread; 128 x 512 x 512 each.
+template <class T>
 class Sample {
  public:
-  Sample() : a_(kRows * kWidth, Bfloat16(0.5f)), b_(kWidth * kWidth, Bfloat16(0.25f)) {
+  Sample() : a_(kRows * kWidth, T(0.5f)), b_(kWidth * kWidth, T(0.25f)) {
     narrow_.resize(a_.size());
     wide_.resize(b_.size());
   }
 
   void run(NarrowProducts products) {
-    const auto product = [&](const MatrixView<Bfloat16>& b) {
-      GemmCall<Bfloat16> call{kRows, kWidth,         kWidth, {a_.data(), kWidth, 1},
-                              b,     narrow_.data(), kWidth};
+    const auto product = [&](const MatrixView<T>& b) {
+      GemmCall<T> call{kRows, kWidth, kWidth, {a_.data(), kWidth, 1}, b, narrow_.data(), kWidth};
       call.products = products;
       gemm(call, 1);
     };
     product({b_.data(), 1, kWidth});
     product({b_.data(), kWidth, 1});
-    GemmCall<Bfloat16, float> weight{
+    GemmCall<T, float> weight{
         kWidth,       kWidth, kRows, {a_.data(), 1, kWidth}, {a_.data(), kWidth, 1},
         wide_.data(), kWidth};
     weight.products = products;
@@ -69,7 +78,7 @@ class Sample {
 
  private:
   static constexpr int64_t kRows = 128, kWidth = 512;
-  std::vector<Bfloat16> a_, b_, narrow_;
+  std::vector<T> a_, b_, narrow_;
   std::vector<float> wide_;
 };
 
@@ -79,9 +88,10 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+template <class T>
 double time_products(NarrowProducts products) {
   constexpr int kRuns = 4;
-  Sample sample;
+  Sample<T> sample;
   sample.run(products);
   double best = std::numeric_limits<double>::infinity();
   for (int run = 0; run < kRuns; ++run) {
@@ -92,15 +102,14 @@ double time_products(NarrowProducts products) {
   return best;
 }
 
-/// `first`, or the fastest if that is clearly faster.
-ProductChoice by_measurement(NarrowProducts first, const Multipliers& has,
-                             const ProductSeconds& seconds) {
+/// `first`, or the fastest of `ways` if that is `gain` times as fast.
+ProductChoice by_measurement(NarrowProducts first, const std::vector<NarrowProducts>& ways,
+                             double gain, const ProductSeconds& seconds) {
   std::vector<std::pair<double, NarrowProducts>> measured;
-  for (const NarrowProducts way : kWays)
-    if (can_multiply(has, way)) measured.emplace_back(seconds(way), way);
+  for (const NarrowProducts way : ways) measured.emplace_back(seconds(way), way);
   const auto own = std::ranges::find(measured, first, &std::pair<double, NarrowProducts>::second);
   const auto best = std::ranges::min_element(measured);
-  const auto [taken_seconds, taken] = own->first >= kClearlyFaster * best->first ? *best : *own;
+  const auto [taken_seconds, taken] = own->first >= gain * best->first ? *best : *own;
   std::vector<std::string> others;
   for (const auto& [time, way] : measured)
     if (way != taken)
@@ -122,11 +131,18 @@ Multipliers own_multipliers() {
   return has;
 }
 
+bool suits(NarrowProducts products, Dtype type) {
+  if (products == kAutomatic) return true;
+  if (type == Dtype::kFloat32) return products == kWidened || products == kSplit;
+  return type == Dtype::kBfloat16 && products != kSplit;
+}
+
 bool can_multiply(const Multipliers& has, NarrowProducts products) {
   switch (products) {
     case kPaired:
       return has.pairs;
     case kTiles:
+    case kSplit:
       return has.tiles == TileAccess::kGranted;
     case kOneDnn:
       return has.onednn;
@@ -147,6 +163,8 @@ const char* product_name(NarrowProducts products) {
       return "plain tiles";
     case kOneDnn:
       return "onednn";
+    case kSplit:
+      return "split";
     case kAutomatic:
       break;
   }
@@ -154,16 +172,18 @@ const char* product_name(NarrowProducts products) {
 }
 
 const std::vector<std::string>& product_names() {
-  static const std::vector<std::string> names = {"auto", "widened", "paired", "tiles", "onednn"};
+  static const std::vector<std::string> names = {"auto",  "widened", "paired",
+                                                 "tiles", "onednn",  "split"};
   return names;
 }
 
 NarrowProducts product_named(const std::string& name, const std::string& key) {
-  for (const NarrowProducts products : {kAutomatic, kWidened, kPaired, kTiles, kOneDnn})
+  if (name == product_name(kAutomatic)) return kAutomatic;
+  for (const NarrowProducts products : kWays)
     if (name == product_name(products)) return products;
   ErrorPlace place;
   place.key = key;
-  throw UserError(fmt::format("{} = \"{}\" is not a way to multiply bf16; the nearest is \"{}\" "
+  throw UserError(fmt::format("{} = \"{}\" is not a way to multiply; the nearest is \"{}\" "
                               "({})",
                               key, name, nearest_choice(name, product_names()),
                               fmt::join(product_names(), ", ")),
@@ -172,32 +192,40 @@ NarrowProducts product_named(const std::string& name, const std::string& key) {
 
 ProductChoice choose_products(const ProductRequest& request, const Multipliers& has,
                               const ProductSeconds& seconds) {
-  const bool denied = has.tiles == TileAccess::kDenied;
+  const bool denied = has.tiles == TileAccess::kDenied, wide = request.type == Dtype::kFloat32;
   const std::string denial = "the system denies matrix tiles to this process";
   if (request.products != kAutomatic) {
-    if (request.products == kTiles && denied)
-      return {has.usual, "tiles were asked for, but " + denial};
+    if (!suits(request.products, request.type)) refuse(request, has);
+    if (denied && request.products == (wide ? kSplit : kTiles))
+      return {wide ? kWidened : has.usual, "tiles were asked for, but " + denial};
     if (!can_multiply(has, request.products)) refuse(request, has);
     return {request.products, "asked for"};
   }
-  const NarrowProducts first = can_multiply(has, kTiles) ? kTiles : has.usual;
+  const std::vector<NarrowProducts> ways = ways_of(request.type, has);
+  if (wide && ways.size() == 1) return {};
+  const NarrowProducts first = wide ? kWidened : can_multiply(has, kTiles) ? kTiles : has.usual;
   ProductChoice choice;
   if (request.deterministic || !seconds) {
     choice = {first, "by the kind of processor, not by measurements"};
   } else {
-    choice = by_measurement(first, has, seconds);
+    choice = by_measurement(first, ways, wide ? kSplitGain : kClearlyFaster, seconds);
   }
   if (denied) choice.reason += "; " + denial;
   return choice;
 }
 
-double measured_product_seconds(NarrowProducts products) {
-  static std::mutex mutex;
-  static std::map<NarrowProducts, double> known;
-  const std::lock_guard lock(mutex);
-  const auto found = known.find(products);
-  return found != known.end() ? found->second
-                              : known.emplace(products, time_products(products)).first->second;
+ProductSeconds measured_product_seconds(Dtype type) {
+  return [type](NarrowProducts products) {
+    static std::mutex mutex;
+    static std::map<std::pair<Dtype, NarrowProducts>, double> known;
+    const std::lock_guard lock(mutex);
+    const std::pair what(type, products);
+    const auto found = known.find(what);
+    if (found != known.end()) return found->second;
+    const double seconds = type == Dtype::kFloat32 ? time_products<float>(products)
+                                                   : time_products<Bfloat16>(products);
+    return known.emplace(what, seconds).first->second;
+  };
 }
 
 }  // namespace strait::kernel

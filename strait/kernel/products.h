@@ -1,4 +1,4 @@
-// The ways to multiply bf16 matrices, and which of them this process has.
+// The ways to multiply matrices of bf16 and fp32, and which of them this process has.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,18 @@
 
 namespace strait::kernel {
 
-/// How bf16 operands are multiplied. All add up in fp32, in different orders.
+/// How operands are multiplied, of bf16 unless it says fp32; what a type does not have is
+/// kAutomatic. All add up in fp32, in different orders.
 enum class NarrowProducts : uint8_t {
-  kAutomatic,   // what narrow_products() says
-  kWidened,     // as fp32 numbers: on every processor
+  kAutomatic,   // bf16: what narrow_products() says; fp32: kWidened
+  kWidened,     // by vectors of fp32, on every processor; bf16 as fp32 numbers
   kPaired,      // two depths at a time by AVX512_BF16; where it is missing: widened
   kTiles,       // by matrix tiles (AMX); without tile_access(): as kAutomatic
-  kPlainTiles,  // the kernels of kTiles with the tile instructions in plain C: slow, for tests
-  kOneDnn       // oneDNN, which plans per thread count; not built in: as kAutomatic
+  kPlainTiles,  // the kernels of kTiles and, for fp32, of kSplit with the tile instructions in
+                // plain C: slow, for tests
+  kOneDnn,      // oneDNN, which plans per thread count; not built in: as kAutomatic
+  kSplit        // fp32: by matrix tiles, in three parts of bf16 (gemm_split-inl.h); sums of two and
+                // more products no less exact than kWidened's; without tile_access(): as kAutomatic
 };
 
 /// What is faster on this processor without tiles and oneDNN: kPaired on AMD's with AVX512_BF16

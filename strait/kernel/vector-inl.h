@@ -30,18 +30,26 @@ HWY_ATTR inline hn::Vec<D> load_wide(D d, const uint16_t* from) {
   const hn::RebindToUnsigned<D> word;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(word, hn::LoadU(half, from))));
 }
+/// Bits of fp32 whose upper halves are bf16, rounded; not of NaN.
+template <class D>
+HWY_ATTR inline hn::Vec<D> round_bits(D word, hn::Vec<D> bits) {
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(word, 1));
+  return hn::Add(bits, hn::Add(odd, hn::Set(word, 0x7fff)));
+}
+/// The upper halves of bits.
+template <class D>
+HWY_ATTR inline void store_upper(D, hn::Vec<D> bits, uint16_t* to) {
+  const hn::Rebind<uint16_t, D> half;
+  const hn::RebindToSigned<D> number;
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(number, hn::ShiftRight<16>(bits))), half, to);
+}
 template <class D>
 HWY_ATTR inline void store_narrow(D d, hn::Vec<D> value, uint16_t* to) {
-  const hn::Rebind<uint16_t, D> half;
   const hn::RebindToUnsigned<D> word;
-  const hn::RebindToSigned<D> number;
   const auto bits = hn::BitCast(word, value);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(word, 1));
-  const auto up = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(word, 0x7fff))));
   const auto nan = hn::MaskFromVec(hn::BitCast(word, hn::VecFromMask(d, hn::IsNaN(value))));
-  const auto rounded = hn::IfThenElse(nan, hn::Or(high, hn::Set(word, 0x40)), up);
-  hn::StoreU(hn::DemoteTo(half, hn::BitCast(number, rounded)), half, to);
+  const auto quiet = hn::Or(bits, hn::Set(word, 0x400000));
+  store_upper(word, hn::IfThenElse(nan, quiet, round_bits(word, bits)), to);
 }
 
 /// min(count, lanes) elements; the rest is 0.

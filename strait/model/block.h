@@ -55,7 +55,7 @@ struct Settings {
   uint64_t seed = 0;              // dropout streams: (seed, block, sequence, element)
   bool training = true;           // dropout acts
   double loss_scale = 1.0;        // gradients are those of loss_scale * (sum of token losses)
-  /// What multiplies bf16 matrices.
+  /// What multiplies matrices of bf16 and fp32.
   kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;
 };
 

@@ -30,7 +30,7 @@ double gemm_rate(RankTeam& team, const ProbeOptions& options, Dtype dtype) {
   std::vector<std::unique_ptr<Gemm>> gemms(team.ranks());
   std::vector<std::string> failures(team.ranks());
   team.run([&](int64_t rank) {
-    gemms[rank] = std::make_unique<Gemm>(shape, dtype, options.products);
+    gemms[rank] = std::make_unique<Gemm>(shape, dtype, options.products_of(dtype));
     gemms[rank]->run();
     failures[rank] = gemms[rank]->check();
   });
@@ -78,11 +78,11 @@ std::vector<Timed<Work>> time_works(
 
 double attention_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
                          Dtype dtype) {
-  const auto timed = time_works<AttentionWork>(team, options.runs, {[&] {
-                                                 return std::make_unique<AttentionWork>(
-                                                     attention_of(options.run), dtype,
-                                                     result.threads_per_rank, options.products);
-                                               }});
+  const auto timed = time_works<AttentionWork>(
+      team, options.runs, {[&] {
+        return std::make_unique<AttentionWork>(attention_of(options.run), dtype,
+                                               result.threads_per_rank, options.products_of(dtype));
+      }});
   if (const std::string failure = timed[0].work->check(); !failure.empty())
     throw InternalError("probe: " + failure);
   return timed[0].work->flops() / timed[0].seconds;
@@ -93,7 +93,8 @@ BlockRates block_rates_of(RankTeam& team, const ProbeOptions& options, const Pro
   std::vector<std::function<std::unique_ptr<ModelWork>()>> makes;
   const auto add = [&](const BlockCase& one) {
     makes.emplace_back([&, one] {
-      return std::make_unique<ModelWork>(one, dtype, result.threads_per_rank, options.products);
+      return std::make_unique<ModelWork>(one, dtype, result.threads_per_rank,
+                                         options.products_of(dtype));
     });
   };
   add(block);

@@ -22,7 +22,11 @@ struct ProbeOptions {
   int64_t codec_elements = 3 << 20;   // of a vector that is encoded and decoded: a block's weights
   int64_t transfer_bytes = 64 << 20;  // vector of the timed all-gather
   int64_t runs = 7;                   // at least 5; medians are taken
-  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // of bf16
+  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;       // of bf16
+  kernel::NarrowProducts wide_products = kernel::NarrowProducts::kAutomatic;  // of fp32
+  kernel::NarrowProducts products_of(Dtype dtype) const {
+    return dtype == Dtype::kFloat32 ? wide_products : products;
+  }
   /// Whole blocks are of its model, with its micro-batch; none = of a GPT.
   std::optional<Run> run = {};
 };

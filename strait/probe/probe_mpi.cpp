@@ -290,7 +290,7 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
 
 double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
   const GemmShape shape{.m = options.gemm_size, .n = options.gemm_size, .k = options.gemm_size};
-  Gemm gemm(shape, dtype, options.products);
+  Gemm gemm(shape, dtype, options.products_of(dtype));
   gemm.run();
   if (const std::string failure = gemm.check(); !failure.empty())
     throw InternalError("probe: " + failure);
@@ -299,7 +299,8 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
 
 double attention_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
                          Dtype dtype) {
-  AttentionWork work(attention_of(options.run), dtype, result.threads_per_rank, options.products);
+  AttentionWork work(attention_of(options.run), dtype, result.threads_per_rank,
+                     options.products_of(dtype));
   const double seconds = together.seconds_of_short(options.runs, {[&] { work.run(); }})[0];
   if (const std::string failure = work.check(); !failure.empty())
     throw InternalError("probe: " + failure);
@@ -309,7 +310,8 @@ double attention_rate_of(Together& together, const ProbeOptions& options, const 
 BlockRates block_rates_of(Together& together, const ProbeOptions& options,
                           const ProbeResult& result, const BlockCase& block, Dtype dtype) {
   const auto make = [&](const BlockCase& one) {
-    return std::make_unique<ModelWork>(one, dtype, result.threads_per_rank, options.products);
+    return std::make_unique<ModelWork>(one, dtype, result.threads_per_rank,
+                                       options.products_of(dtype));
   };
   const std::unique_ptr<ModelWork> many = make(block);
   std::unique_ptr<ModelWork> few;

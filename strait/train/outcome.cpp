@@ -49,9 +49,9 @@ void add_speed(const Job& job, const Outcome& outcome, Json& body) {
   body["model_flops_per_token"] = job.model_flops_per_token;
   body["device"] = job.device ? job.device->name() : "cpu";
   const kernel::ProductChoice& products = job.design.run.runtime.chosen;
-  const bool narrow = products.products != kernel::NarrowProducts::kAutomatic;
-  body["products"] = narrow ? Json(kernel::product_name(products.products)) : Json();
-  body["products_reason"] = narrow ? Json(products.reason) : Json();
+  const bool chosen = products.products != kernel::NarrowProducts::kAutomatic;
+  body["products"] = chosen ? Json(kernel::product_name(products.products)) : Json();
+  body["products_reason"] = chosen ? Json(products.reason) : Json();
   body["peak_flops_per_second"] = job.peak_flops_per_second;
   body["peak_flops_source"] = job.design.cluster.rates_source;
   body["model_flops_utilization"] = model_flops_utilization(job, outcome);

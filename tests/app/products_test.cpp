@@ -74,16 +74,41 @@ TEST_F(Products, WhatTheProcessorLacksIsRefusedBeforeTheRun) {
       for (const test::Ran* ran : {&trained, &benched}) {
         EXPECT_EQ(ran->exit_code, 2) << name;
         EXPECT_THAT(ran->err, HasSubstr("the nearest valid choice is"));
-        EXPECT_THAT(ran->err, HasSubstr("it multiplies bf16 by widened"));
+        EXPECT_THAT(ran->err, HasSubstr("bf16 is multiplied by widened"));
       }
     }
   }
 }
 
-TEST_F(Products, TheFlagTakesEffectOnlyOnBf16) {
-  const auto ran = run({"bench", "gemm", "--m", "8", "--products", "widened"});
-  EXPECT_EQ(ran.exit_code, 2);
-  EXPECT_THAT(ran.err, HasSubstr("--products widened cannot take effect"));
+TEST_F(Products, Fp32HasWaysOfItsOwn) {
+  const auto vectors = train("fp32", {"runtime.products=widened"});
+  ASSERT_EQ(vectors.exit_code, 0) << vectors.err;
+  EXPECT_EQ(vectors.report.at("products").as_string(), "widened");
+  EXPECT_THAT(vectors.out, HasSubstr("products    fp32 by widened: asked for"));
+  const auto split = train("fp32", {"runtime.products=split"});
+  if (kernel::own_multipliers().tiles == kernel::TileAccess::kMissing) {
+    EXPECT_EQ(split.exit_code, 2);
+    EXPECT_THAT(split.err, HasSubstr("this processor has no matrix tiles for bf16; fp32 is "
+                                     "multiplied by widened here"));
+  } else {
+    EXPECT_EQ(split.exit_code, 0) << split.err;
+  }
+}
+
+TEST_F(Products, AWayTakesEffectOnlyOnItsType) {
+  const auto benched = [&](const std::string& dtype, const std::string& products) {
+    return run({"bench", "gemm", "--m", "8", "--dtype", dtype, "--products", products});
+  };
+  for (const auto& [dtype, products] : std::vector<std::pair<std::string, std::string>>{
+           {"fp32", "paired"}, {"fp64", "widened"}, {"bf16", "split"}}) {
+    const auto ran = benched(dtype, products);
+    EXPECT_EQ(ran.exit_code, 2) << dtype;
+    EXPECT_THAT(ran.err, HasSubstr("--products " + products +
+                                   " cannot take effect: that does not multiply " + dtype));
+    const auto trained = train(dtype, {"runtime.products=" + products});
+    EXPECT_EQ(trained.exit_code, 2) << dtype;
+    EXPECT_THAT(trained.err, HasSubstr("that does not multiply"));
+  }
 }
 
 }  // namespace

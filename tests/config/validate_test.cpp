@@ -112,13 +112,19 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
     }
 }
 
-TEST(Validate, ProductsOfBf16TakeEffectOnlyWhereThereAreSome) {
+TEST(Validate, ProductsTakeEffectOnlyOnTheirType) {
   const std::string narrow = "train.precision = \"bf16\"\n",
                     wide = "runtime.products = \"tiles\"\n";
   for (const char* products : {"auto", "widened", "paired", "tiles", "onednn"})
     expect_valid(narrow + "runtime.products = " + toml_string(products));
   expect_valid("runtime.products = \"auto\"");
-  expect_refused(wide, "runtime.products", "multiplies nothing in bf16");
+  for (const char* products : {"widened", "split"})
+    expect_valid("runtime.products = " + toml_string(products));
+  expect_refused(wide, "runtime.products", "does not multiply train.precision = \"fp32\"");
+  expect_refused("runtime.products = \"split\"\n" + narrow, "runtime.products",
+                 "does not multiply train.precision = \"bf16\"");
+  expect_refused("runtime.products = \"widened\"\ntrain.precision = \"fp64\"", "runtime.products",
+                 "does not multiply train.precision = \"fp64\"");
   expect_refused(wide + narrow + "runtime.device = \"cuda\"", "runtime.products",
                  "a device multiplies by its own library");
   expect_refused("runtime.products = \"onednn\"\nruntime.deterministic = true\n" + narrow,

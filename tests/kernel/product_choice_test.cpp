@@ -1,4 +1,4 @@
-// What multiplies bf16 on processors of every kind, none of which has to be this one.
+// What multiplies bf16 and fp32 on processors of every kind, none of which has to be this one.
 #include "strait/kernel/product_choice.h"
 
 #include <gmock/gmock.h>
@@ -40,9 +40,9 @@ ProductSeconds never() {
   };
 }
 
-std::string refusal(NarrowProducts asked, const Multipliers& has) {
+std::string refusal(NarrowProducts asked, const Multipliers& has, Dtype type = Dtype::kBfloat16) {
   try {
-    choose_products({asked, false, "runtime.products"}, has, never());
+    choose_products({asked, false, "runtime.products", type}, has, never());
   } catch (const UserError& error) {
     EXPECT_EQ(error.place().key, "runtime.products");
     return error.what();
@@ -95,14 +95,56 @@ TEST(ProductChoice, WhatIsAskedForIsTakenUnmeasured) {
 }
 
 TEST(ProductChoice, WhatIsMissingIsRefusedWithWhatThereIs) {
-  EXPECT_EQ(refusal(kTiles, amd()),
-            "runtime.products = \"tiles\", but this processor has no matrix tiles for bf16; it "
-            "multiplies bf16 by widened, paired, onednn; the nearest valid choice is \"paired\"");
-  EXPECT_THAT(refusal(kPaired, old()), HasSubstr("no AVX512_BF16; it multiplies bf16 by widened; "
-                                                 "the nearest valid choice is \"widened\""));
+  EXPECT_EQ(
+      refusal(kTiles, amd()),
+      "runtime.products = \"tiles\", but this processor has no matrix tiles for bf16; "
+      "bf16 is multiplied by widened, paired, onednn here; the nearest valid choice is \"paired\"");
+  EXPECT_THAT(refusal(kPaired, old()),
+              HasSubstr("no AVX512_BF16; bf16 is multiplied by widened here; "
+                        "the nearest valid choice is \"widened\""));
   EXPECT_THAT(refusal(kOneDnn, old()),
               HasSubstr(onednn_version().empty() ? "built without oneDNN"
                                                  : " has no bf16 products for this processor"));
+}
+
+ProductRequest wide(NarrowProducts asked = kAutomatic, bool deterministic = false) {
+  return {asked, deterministic, "runtime.products", Dtype::kFloat32};
+}
+
+TEST(ProductChoice, Fp32IsSplitWhereThatIsClearlyFaster) {
+  const auto chosen = [](const std::map<NarrowProducts, double>& seconds) {
+    return choose_products(wide(), intel_with_tiles(), takes(seconds)).products;
+  };
+  EXPECT_EQ(chosen({{kWidened, 1.31}, {kSplit, 1}}), kSplit);
+  EXPECT_EQ(chosen({{kWidened, 1.29}, {kSplit, 1}}), kWidened);
+  EXPECT_EQ(choose_products(wide(), intel_with_tiles(), takes({{kWidened, 2}, {kSplit, 1}})).reason,
+            "measured on one core: 2.00 times widened");
+  for (const bool deterministic : {true, false}) {
+    const ProductSeconds seconds = deterministic ? never() : ProductSeconds();
+    EXPECT_EQ(
+        choose_products(wide(kAutomatic, deterministic), intel_with_tiles(), seconds).products,
+        kWidened);
+  }
+}
+
+TEST(ProductChoice, WithoutTilesNobodyChoosesForFp32) {
+  for (const Multipliers& has : {amd(), intel(), old(), denied()}) {
+    EXPECT_EQ(choose_products(wide(), has, never()).products, kAutomatic);
+    EXPECT_EQ(choose_products(wide(kWidened), has, never()).products, kWidened);
+  }
+}
+
+TEST(ProductChoice, Fp32TakesTheWaysOfFp32) {
+  EXPECT_EQ(choose_products(wide(kSplit), intel_with_tiles(), never()).products, kSplit);
+  EXPECT_EQ(refusal(kTiles, intel_with_tiles(), Dtype::kFloat32),
+            "runtime.products = \"tiles\", but that does not multiply fp32; fp32 is multiplied by "
+            "widened, split here; the nearest valid choice is \"widened\"");
+  EXPECT_THAT(refusal(kPaired, amd(), Dtype::kFloat32), HasSubstr("does not multiply fp32"));
+  EXPECT_THAT(refusal(kSplit, amd(), Dtype::kFloat32), HasSubstr("no matrix tiles for bf16; fp32"));
+  EXPECT_THAT(refusal(kSplit, intel_with_tiles()), HasSubstr("does not multiply bf16"));
+  const ProductChoice fallen = choose_products(wide(kSplit), denied(), never());
+  EXPECT_EQ(fallen.products, kWidened);
+  EXPECT_THAT(fallen.reason, HasSubstr("tiles were asked for, but the system denies"));
 }
 
 TEST(ProductChoice, DeniedTilesFallBackAndSaySo) {
@@ -133,13 +175,18 @@ TEST(ProductChoice, OfThisProcess) {
   const Multipliers has = own_multipliers();
   EXPECT_EQ(has.usual, narrow_products());
   EXPECT_EQ(has.tiles, tile_access());
-  const ProductChoice choice = choose_products({}, has, measured_product_seconds);
+  const ProductSeconds seconds = measured_product_seconds(Dtype::kBfloat16);
+  const ProductChoice choice = choose_products({}, has, seconds);
   EXPECT_NE(choice.products, kAutomatic);
-  EXPECT_GT(measured_product_seconds(choice.products), 0);
-  EXPECT_EQ(measured_product_seconds(choice.products), measured_product_seconds(choice.products));
+  EXPECT_GT(seconds(choice.products), 0);
+  EXPECT_EQ(seconds(choice.products), seconds(choice.products));
   const ProductChoice again =
       choose_products({choice.products, false, "runtime.products"}, has, nullptr);
   EXPECT_EQ(again.products, choice.products);
+  const ProductSeconds of_fp32 = measured_product_seconds(Dtype::kFloat32);
+  EXPECT_NE(of_fp32(kWidened), seconds(kWidened)) << "one measurement for both types";
+  const ProductChoice wide_choice = choose_products(wide(), has, of_fp32);
+  EXPECT_EQ(wide_choice.products == kAutomatic, has.tiles != TileAccess::kGranted);
 }
 
 }  // namespace

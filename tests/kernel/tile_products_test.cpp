@@ -2,11 +2,16 @@
 // in any order: results are equal bit for bit.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "strait/base/bfloat16.h"
 #include "strait/kernel/attention.h"
 #include "strait/kernel/gemm.h"
+#include "strait/kernel/normal.h"
 #include "tests/kernel/edge_vector.h"
 #include "tests/kernel/emulated_tiles.h"
 #include "tests/kernel/targets.h"
@@ -21,23 +26,28 @@ struct ProductCase {
   bool a_transposed = false, b_transposed = false;
 };
 
-/// -8 .. 8, zero among them.
-EdgeVector<Bfloat16> small_integers(int64_t count, uint64_t seed) {
-  EdgeVector<Bfloat16> values;
+/// -most .. most, zero among them.
+template <class T = Bfloat16>
+EdgeVector<T> small_integers(int64_t count, uint64_t seed, int most = 8) {
+  EdgeVector<T> values;
+  values.reserve(static_cast<size_t>(count));
   uint64_t state = seed;
   for (int64_t i = 0; i < count; ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    values.emplace_back(static_cast<float>(static_cast<int>((state >> 33) % 17) - 8));
+    values.emplace_back(
+        static_cast<float>(static_cast<int>((state >> 33) % (2 * most + 1)) - most));
   }
   return values;
 }
 
-MatrixView<Bfloat16> view(const EdgeVector<Bfloat16>& values, int64_t stride, bool transposed) {
+template <class T>
+MatrixView<T> view(const EdgeVector<T>& values, int64_t stride, bool transposed) {
   return {values.data(), transposed ? 1 : stride, transposed ? stride : 1};
 }
 
-EdgeVector<float> triple_loop(const ProductCase& c, const MatrixView<Bfloat16>& a,
-                              const MatrixView<Bfloat16>& b) {
+template <class T>
+EdgeVector<float> triple_loop(const ProductCase& c, const MatrixView<T>& a,
+                              const MatrixView<T>& b) {
   EdgeVector<float> sums(static_cast<size_t>(c.rows * c.columns));
   for (int64_t i = 0; i < c.rows; ++i)
     for (int64_t k = 0; k < c.depth; ++k) {
@@ -48,46 +58,52 @@ EdgeVector<float> triple_loop(const ProductCase& c, const MatrixView<Bfloat16>& 
   return sums;
 }
 
-/// `multiply` fills c of the call.
-template <class Multiply>
-void expect_triple_loop(const ProductCase& c, const Multiply& multiply) {
+using Threads = std::vector<int>;
+
+/// `multiply` fills c of the call, once for each of `threads`. Of fp32 the first factors need more
+/// bits than bf16 has.
+template <class T, class Multiply>
+void expect_triple_loop(const ProductCase& c, const Multiply& multiply, const Threads& threads) {
   const int64_t a_stride = c.a_transposed ? c.rows : c.depth;
   const int64_t b_stride = c.b_transposed ? c.depth : c.columns;
-  const auto a = small_integers(c.rows * c.depth, 1), b = small_integers(c.depth * c.columns, 2);
-  GemmCall<Bfloat16, float> call{c.rows, c.columns, c.depth, view(a, a_stride, c.a_transposed),
-                                 view(b, b_stride, c.b_transposed)};
-  EdgeVector<float> sums(static_cast<size_t>(c.rows * c.columns), -1.0f);
-  call.c = sums.data();
-  call.c_stride = c.columns;
-  multiply(call);
-  ASSERT_EQ(sums, triple_loop(c, call.a, call.b))
-      << c.rows << " x " << c.columns << " x " << c.depth << " " << c.a_transposed
-      << c.b_transposed;
+  const auto a = small_integers<T>(c.rows * c.depth, 1, sizeof(T) == 4 ? 511 : 8);
+  const auto b = small_integers<T>(c.depth * c.columns, 2);
+  GemmCall<T, float> call{c.rows, c.columns, c.depth, view(a, a_stride, c.a_transposed),
+                          view(b, b_stride, c.b_transposed)};
+  const EdgeVector<float> wanted = triple_loop(c, call.a, call.b);
+  for (const int count : threads) {
+    EdgeVector<float> sums(wanted.size(), -1.0f);
+    call.c = sums.data();
+    call.c_stride = c.columns;
+    multiply(call, count);
+    ASSERT_EQ(sums, wanted) << c.rows << " x " << c.columns << " x " << c.depth << " "
+                            << c.a_transposed << c.b_transposed << ", elements of " << sizeof(T)
+                            << " bytes, " << count << " threads";
+  }
 }
 
-void expect_triple_loop(const ProductCase& c, NarrowProducts products, int threads = 1) {
-  expect_triple_loop(c, [&](GemmCall<Bfloat16, float>& call) {
-    call.products = products;
-    gemm(call, threads);
-  });
+/// bf16 and fp32, with the instructions in plain C.
+void expect_triple_loop(const ProductCase& c, const Threads& threads = {1}) {
+  const auto multiply = [](auto& call, int count) {
+    call.products = NarrowProducts::kPlainTiles;
+    gemm(call, count);
+  };
+  expect_triple_loop<Bfloat16>(c, multiply, threads);
+  expect_triple_loop<float>(c, multiply, threads);
 }
 
 /// Every pair of sizes from 1 to 70, the third one mixed from them, operands in all four orders.
-void check_small_sizes(NarrowProducts products) {
+TEST(TileProducts, PlainTilesEqualTheTripleLoopOnAllSmallSizes) {
   constexpr int64_t kMost = 70;
   for (int64_t first = 1; first <= kMost; ++first) {
     for (int64_t second = 1; second <= kMost; ++second) {
       const int64_t third = 1 + (11 * first + 29 * second) % kMost;
       const bool a = (first + second) % 2 == 0, b = (first + third) % 2 == 0;
-      expect_triple_loop({first, second, third, a, b}, products);
-      expect_triple_loop({first, third, second, a, !b}, products);
-      expect_triple_loop({third, first, second, !a, b}, products);
+      expect_triple_loop({first, second, third, a, b});
+      expect_triple_loop({first, third, second, a, !b});
+      expect_triple_loop({third, first, second, !a, b});
     }
   }
-}
-
-TEST(TileProducts, PlainTilesEqualTheTripleLoopOnAllSmallSizes) {
-  check_small_sizes(NarrowProducts::kPlainTiles);
 }
 
 #if HWY_ARCH_X86_64
@@ -95,15 +111,18 @@ TEST(TileProducts, PlainTilesEqualTheTripleLoopOnAllSmallSizes) {
 TEST(TileProducts, InstructionsEqualTheTripleLoop) {
   const bool native = tile_access() == TileAccess::kGranted;
   const EmulatedTiles emulated;
-  const auto by_instructions = [](const GemmCall<Bfloat16, float>& call) {
-    HWY_NAMESPACE::gemm_matrix<MatrixTiles>(call, {0, call.rows, 0, call.columns});
+  const auto expect = [](const ProductCase& c) {
+    const auto by_instructions = [](const auto& call, int) {
+      HWY_NAMESPACE::gemm_matrix<MatrixTiles>(call, {0, call.rows, 0, call.columns});
+    };
+    expect_triple_loop<Bfloat16>(c, by_instructions, {1});
+    if (c.rows % 4 < 2) expect_triple_loop<float>(c, by_instructions, {1});
   };
   for (int64_t rows = 1; rows <= 70; ++rows)
     for (const int64_t columns : {1, 16, 17, 32, 33, 70})
       for (const int64_t depth : {1, 31, 32, 33, 64, 69})
-        expect_triple_loop({rows, columns, depth, rows % 2 == 0, (rows + depth) % 3 == 0},
-                           by_instructions);
-  expect_triple_loop({130, 800, 801, false, true}, by_instructions);
+        expect({rows, columns, depth, rows % 2 == 0, (rows + depth) % 3 == 0});
+  expect({130, 800, 801, false, true});
   if (native)
     EXPECT_EQ(EmulatedTiles::instructions(), 0);
   else
@@ -115,27 +134,22 @@ TEST(TileProducts, EveryInstructionSetPacksAlike) {
   on_every_target([] {
     for (const int64_t size : {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 65})
       for (const bool a : {false, true})
-        for (const bool b : {false, true})
-          expect_triple_loop({size, 80 - size, 97 - size, a, b}, NarrowProducts::kPlainTiles);
+        for (const bool b : {false, true}) expect_triple_loop({size, 80 - size, 97 - size, a, b});
   });
 }
 
 /// The linear layers of a block of width 96, four blocks of depth and of columns among them.
 TEST(TileProducts, ShapesOfAStepEqualTheTripleLoop) {
   constexpr int64_t kRows = 130, kWidth = 96, kWide = 2400;
-  for (const int threads : {1, 2, 3}) {
-    const auto expect = [&](const ProductCase& c) {
-      expect_triple_loop(c, NarrowProducts::kPlainTiles, threads);
-    };
-    expect({kRows, kWide, kWidth, false, true});  // y = x W^T
-    expect({kRows, kWidth, kWide, false, true});
-    expect({kRows, kWidth, kWide, false, false});  // dx = dy W
-    expect({kWide, kWidth, kRows, true, false});   // dW = dy^T x
-    expect({kWidth, kWidth, 1601, true, false});
-    expect({259, 200, 97, true, false});    // two groups of turned rows and a ragged one
-    expect({40, 3200, 33, false, false});   // two blocks of columns, of one depth
-    expect({300, 1600, 768, true, false});  // columns that fit beside so much depth
-  }
+  const auto expect = [](const ProductCase& c) { expect_triple_loop(c, {1, 2, 3}); };
+  expect({kRows, kWide, kWidth, false, true});  // y = x W^T
+  expect({kRows, kWidth, kWide, false, true});
+  expect({kRows, kWidth, kWide, false, false});  // dx = dy W
+  expect({kWide, kWidth, kRows, true, false});   // dW = dy^T x
+  expect({kWidth, kWidth, 1601, true, false});
+  expect({259, 200, 97, true, false});    // two groups of turned rows and a ragged one
+  expect({40, 3200, 33, false, false});   // two blocks of columns, of one depth
+  expect({300, 1600, 768, true, false});  // columns that fit beside so much depth
 }
 
 TEST(TileProducts, EveryColumnOfAWideBlockGetsItsBias) {
@@ -153,6 +167,104 @@ TEST(TileProducts, EveryColumnOfAWideBlockGetsItsBias) {
   EdgeVector<float> wanted = triple_loop({kRows, kColumns, kDepth}, call.a, call.b);
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += bias[i % kColumns];
   EXPECT_EQ(sums, wanted);
+}
+
+/// Numbers of all exponents that products leave finite, subnormal ones too; signs and lower bits
+/// mixed.
+EdgeVector<float> full_numbers(int64_t count, uint64_t seed) {
+  EdgeVector<float> values;
+  values.reserve(static_cast<size_t>(count));
+  uint64_t state = seed;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    const auto exponent = static_cast<uint32_t>((state >> 20) % 220);
+    const uint32_t others = static_cast<uint32_t>(state >> 32) & 0x807fffffU;
+    values.push_back(std::bit_cast<float>(others | exponent << 23));
+  }
+  return values;
+}
+
+/// Parts below 2^-133 are lost.
+void expect_number(float result, float number, float factor) {
+  const float wanted = number * factor;
+  const bool whole = std::abs(number) >= 0x1p-109f;
+  ASSERT_NEAR(result, wanted, whole ? 0.0f : std::abs(factor) * 0x1p-132f);
+}
+
+/// A matrix of one power of two in each row and column takes the other operand's numbers to other
+/// places: all three parts arrive, whichever side they are on.
+TEST(TileProducts, NoBitOfFp32IsLost) {
+  constexpr int64_t kSize = 300;  // two blocks of depth
+  const auto numbers = full_numbers(kSize * kSize, 7);
+  EdgeVector<float> moves(static_cast<size_t>(kSize * kSize)), result(moves.size());
+  const auto place = [](int64_t i) { return i * 7 % kSize; };
+  for (int64_t i = 0; i < kSize; ++i) moves[place(i) * kSize + i] = i % 2 == 0 ? 4.0f : -0.5f;
+  GemmCall<float> call{kSize, kSize, kSize, view(numbers, kSize, false), view(moves, kSize, false)};
+  call.c = result.data();
+  call.c_stride = kSize;
+  call.products = NarrowProducts::kPlainTiles;
+  gemm(call, 1);
+  for (int64_t row = 0; row < kSize; ++row)
+    for (int64_t i = 0; i < kSize; ++i)
+      expect_number(result[row * kSize + i], numbers[row * kSize + place(i)],
+                    moves[place(i) * kSize + i]);
+  std::swap(call.a, call.b);
+  gemm(call, 1);
+  for (int64_t i = 0; i < kSize; ++i)
+    for (int64_t column = 0; column < kSize; ++column)
+      expect_number(result[place(i) * kSize + column], numbers[i * kSize + column],
+                    moves[place(i) * kSize + i]);
+}
+
+TEST(TileProducts, WhatIsNotFiniteInBf16MakesNan) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto twice = [](float value) {
+    const EdgeVector<float> a(1, value), b(1, 2.0f);
+    EdgeVector<float> result(1);
+    GemmCall<float> call{1, 1, 1, view(a, 1, false), view(b, 1, false), result.data(), 1};
+    call.products = NarrowProducts::kPlainTiles;
+    gemm(call, 1);
+    return result[0];
+  };
+  const float least = 0x1p128 - 0x1p119;
+  for (const float value : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), least})
+    EXPECT_TRUE(std::isnan(twice(value))) << value;
+  EXPECT_EQ(twice(std::nextafter(least, 0.0f) / 2), std::nextafter(least, 0.0f));
+}
+
+/// Root of the mean squared error against fp64, of standard normal numbers.
+double error_of(NarrowProducts products, int64_t depth) {
+  constexpr int64_t kSize = 64;
+  EdgeVector<float> a(static_cast<size_t>(kSize * depth)), b(a.size());
+  EdgeVector<float> result(static_cast<size_t>(kSize * kSize));
+  const auto count = static_cast<int64_t>(a.size());
+  normal<float>({1, 0, count, 1.0, a.data()});
+  normal<float>({2, 0, count, 1.0, b.data()});
+  GemmCall<float> call{kSize, kSize, depth, view(a, depth, false), view(b, depth, true)};
+  call.c = result.data();
+  call.c_stride = kSize;
+  call.products = products;
+  gemm(call, 1);
+  double squares = 0;
+  for (int64_t i = 0; i < kSize; ++i)
+    for (int64_t j = 0; j < kSize; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < depth; ++k)
+        sum += static_cast<double>(a[i * depth + k]) * static_cast<double>(b[j * depth + k]);
+      squares += std::pow(sum - static_cast<double>(result[i * kSize + j]), 2);
+    }
+  return std::sqrt(squares / (kSize * kSize));
+}
+
+/// A single product may lose what is left out of it, and again as its parts are added up; sums add
+/// half as often.
+TEST(TileProducts, Fp32IsNoLessExactThanByVectors) {
+  for (const int64_t depth : {1, 2, 16, 64, 256, 768, 3072}) {
+    const double tiles = error_of(NarrowProducts::kPlainTiles, depth);
+    const double vectors = error_of(NarrowProducts::kWidened, depth);
+    EXPECT_LE(tiles, (depth == 1 ? 1.25 : 1.0) * vectors) << depth;
+    EXPECT_GT(tiles, 0.3 * vectors) << depth;
+  }
 }
 
 TEST(TileProducts, PermissionIsAskedOnlyWhereThereAreTiles) {

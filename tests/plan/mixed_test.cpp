@@ -54,7 +54,7 @@ TEST(Mixtures, HaveSeveralAxesAboveOneWithXInsideOfNodes) {
     EXPECT_TRUE(x > 1 || !one.tensor.sequence_parallel);
     seen.insert({x, sequence, stage});
   }
-  for (const Sizes sizes : {Sizes{8, 1, 4}, Sizes{4, 8, 1}, Sizes{1, 2, 16}, Sizes{2, 4, 4}})
+  for (const Sizes& sizes : {Sizes{8, 1, 4}, Sizes{4, 8, 1}, Sizes{1, 2, 16}, Sizes{2, 4, 4}})
     EXPECT_TRUE(seen.contains(sizes)) << std::get<0>(sizes);
   EXPECT_EQ(mixed_meshes(run, {32, 50257}, 2, allow_all).size(), 2U);
 }

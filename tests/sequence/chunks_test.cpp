@@ -128,7 +128,9 @@ TEST(ChunksTest, PartsOfKeysAreTheSameRowsOfEveryChunk) {
     for (int64_t row = 0; row < kChunks * kChunk / 3; ++row) {
       seen.push_back(KeyPart{part, 3}.own_row(row, kChunk));
       EXPECT_EQ(seen.back() % kChunk / 2, part);
-      if (row > 0) EXPECT_GT(seen.back(), seen[seen.size() - 2]);
+      if (row > 0) {
+        EXPECT_GT(seen.back(), seen[seen.size() - 2]);
+      }
     }
   std::ranges::sort(seen);
   for (int64_t row = 0; row < kChunks * kChunk; ++row)

@@ -133,10 +133,11 @@ TEST(EarlyWeights, StandBehindTheSumsOfWhatTheyRead) {
       for (const program::Operand& operand : op.reads)
         if (op.kernel == &draft::kBackwardWeight) used.insert(value(operand));
       for (const program::Operand& operand : op.writes)
-        if (op.kind == program::OpKind::kFree)
+        if (op.kind == program::OpKind::kFree) {
           used.erase(value(operand));
-        else if (op.kind == program::OpKind::kAllReduce)
+        } else if (op.kind == program::OpKind::kAllReduce) {
           EXPECT_FALSE(used.contains(value(operand))) << overlap;
+        }
     });
   }
 }
