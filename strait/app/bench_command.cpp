@@ -48,6 +48,12 @@ Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
                               nearest_choice(name, names)));
 }
 
+kernel::NarrowProducts measured_choice(const kernel::ProductRequest& request) {
+  return kernel::choose_products(request, kernel::own_multipliers(),
+                                 kernel::measured_product_seconds(request.type))
+      .products;
+}
+
 /// What multiplies: by name, or measured. kAutomatic where there is nothing to choose from.
 kernel::NarrowProducts products_of(const cli::Command& command, Dtype type) {
   const std::string flag = "--products";
@@ -58,9 +64,7 @@ kernel::NarrowProducts products_of(const cli::Command& command, Dtype type) {
                 fmt::format("--products {} cannot take effect: that does not multiply {}; the "
                             "nearest valid choice is auto",
                             kernel::product_name(asked), dtype_name(type)));
-  return kernel::choose_products({asked, false, flag, type}, kernel::own_multipliers(),
-                                 kernel::measured_product_seconds(type))
-      .products;
+  return measured_choice({asked, false, flag, type});
 }
 
 /// The number of threads that a case names, else all cores.
@@ -367,14 +371,6 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
   return measure::bench_report_to_json(report);
 }
 
-kernel::NarrowProducts local_products(Dtype type) {
-  kernel::ProductRequest request;
-  request.type = type;
-  return kernel::choose_products(request, kernel::own_multipliers(),
-                                 kernel::measured_product_seconds(type))
-      .products;
-}
-
 Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
@@ -386,8 +382,8 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
                                      "valid choice: strait probe RUN.toml --set {}",
                                      command.sets.front(), command.sets.front()));
   }
-  options.products = local_products(Dtype::kBfloat16);
-  options.wide_products = local_products(Dtype::kFloat32);
+  options.products = measured_choice({.type = Dtype::kBfloat16});
+  options.wide_products = measured_choice({.type = Dtype::kFloat32});
   bool lead = true;
   const measure::ProbeResult result = with_place(options.run.value_or(Run()), [&] {
     return probe_ranks(options, command.output, output, lead);

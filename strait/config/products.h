@@ -3,6 +3,7 @@
 
 #include "strait/config/check_chain.h"
 #include "strait/config/place.h"
+#include "strait/config/precision.h"
 #include "strait/config/run.h"
 
 namespace strait {
@@ -12,10 +13,9 @@ namespace strait {
 /// with file, line and key where this process lacks what is asked for.
 inline kernel::ProductChoice choose_products(const Run& run,
                                              const kernel::ProductSeconds& seconds) {
-  const std::string& precision = run.train.precision;
-  if (precision != "bf16" && precision != "fp32") return {};
+  const Dtype type = dtype_of(run.train.precision);
+  if (type != Dtype::kBfloat16 && type != Dtype::kFloat32) return {};
   if (run.runtime.device == "cuda" || is_chain(run)) return {};
-  const Dtype type = precision == "bf16" ? Dtype::kBfloat16 : Dtype::kFloat32;
   const std::string key = "runtime.products";
   return with_place(run, [&] {
     return kernel::choose_products(

@@ -16,6 +16,7 @@
 #include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
+#include "strait/config/precision.h"
 #include "strait/data/synthetic.h"
 #include "strait/kernel/product_choice.h"
 #include "strait/shape/modules.h"
@@ -200,10 +201,8 @@ void check_products(const Run& run) {
     refuse_without_effect(
         run, "runtime.products",
         fmt::format("LibTorch multiplies in blocks of model.family = \"{}\"", run.model.family));
-  const Dtype type = precision == "bf16"   ? Dtype::kBfloat16
-                     : precision == "fp32" ? Dtype::kFloat32
-                                           : Dtype::kFloat64;
-  if (!kernel::suits(kernel::product_named(run.runtime.products, "runtime.products"), type))
+  if (!kernel::suits(kernel::product_named(run.runtime.products, "runtime.products"),
+                     dtype_of(precision)))
     refuse_without_effect(
         run, "runtime.products",
         fmt::format("that does not multiply train.precision = \"{}\"", precision));

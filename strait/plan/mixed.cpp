@@ -7,11 +7,11 @@
 
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/precision.h"
 #include "strait/plan/grids.h"
 #include "strait/plan/stages.h"
 #include "strait/plan/tensor_grid.h"
 #include "strait/shape/shape.h"
-#include "strait/strategy/compose/precision.h"
 
 namespace strait::plan {
 namespace {
@@ -58,7 +58,7 @@ class Counter {
   /// not hide.
   double seconds(const Mixture& on, int64_t data, double micro_batches) const {
     const double again = step_.recomputes ? 4.0 / 3 : 1;
-    const Dtype dtype = strategy::dtype_of(run_.train.precision);
+    const Dtype dtype = dtype_of(run_.train.precision);
     const double flops = model_flops_per_token(shape_, step_.tokens);
     const double computing = again * flops * number(step_.batch * step_.tokens) /
                              (number(ranks_) * cluster_.model_flops_per_second(dtype));

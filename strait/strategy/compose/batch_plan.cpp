@@ -11,9 +11,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/config/head_ranks.h"
+#include "strait/config/precision.h"
 #include "strait/sequence/balanced.h"
 #include "strait/shape/segment.h"
-#include "strait/strategy/compose/precision.h"
 #include "strait/topology/nearest.h"
 
 namespace strait::strategy {

@@ -5,7 +5,7 @@
 
 #include "strait/base/dtype.h"
 
-namespace strait::strategy {
+namespace strait {
 
 /// Of weights and activations as they are computed. Precondition: a valid precision.
 inline Dtype dtype_of(const std::string& precision) {
@@ -14,4 +14,4 @@ inline Dtype dtype_of(const std::string& precision) {
   return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 
-}  // namespace strait::strategy
+}  // namespace strait
