@@ -55,6 +55,7 @@ template <class T>
 struct GemmOperands {
   MatrixView<T> a, b;
   int64_t depth = 0;
+  int64_t next_columns = 0;  // of B, behind these
 };
 
 /// The packed operands of the calling thread; `matrix` holds kRowGroup rows of A for matrix tiles.
@@ -92,28 +93,40 @@ inline TileTarget<W, C> part_of(TileTarget<W, C> target, int64_t row, int64_t co
 }
 
 /// Ways to multiply a block: how panels are packed, and what multiplies them. Blocks of depth have
-/// kDeepest at most and are multiples of kDepthUnit.
+/// deepest() at most and are multiples of kDepthUnit.
 struct WideWay {
   static constexpr int64_t kDepths = 1, kDepthUnit = 1;  // kDepths: in an element of a panel
-  template <class T>
-  static constexpr int64_t kDeepest = kDepthBlock;
   template <class W>
   using Packed = W;
 };
 struct PairWay {
   static constexpr int64_t kDepths = 2, kDepthUnit = 2;
-  template <class T>
-  static constexpr int64_t kDeepest = 2 * kDepthBlock;
   template <class W>
   using Packed = uint32_t;
 };
 template <class Tiles>
 struct MatrixWay {
   static constexpr int64_t kDepthUnit = kMatrixDepth;
-  template <class T>
-  static constexpr int64_t kDeepest = 2 * kDepthBlock / kNumParts<T>;
   Tiles& tiles;
 };
+
+/// Whether what is packed next is fetched while this is multiplied.
+template <class Way>
+constexpr bool kFetches = false;
+template <class Tiles>
+constexpr bool kFetches<MatrixWay<Tiles>> = true;
+
+/// Depths that are done at a time. Rows of bf16 that tiles read where they lie may be deep: sums
+/// stay in registers.
+template <class Way, class T>
+constexpr int64_t deepest(const Way&, const MatrixView<T>&) {
+  return Way::kDepths * kDepthBlock;
+}
+template <class Tiles, class T>
+constexpr int64_t deepest(const MatrixWay<Tiles>&, const MatrixView<T>& a) {
+  const bool in_place = kNumParts<T> == 1 && a.column_stride == 1;
+  return (in_place ? 8 : 2) * kDepthBlock / kNumParts<T>;
+}
 
 /// Columns of B, which `turned` has as rows.
 template <class Way, class T, class W>
@@ -173,19 +186,103 @@ HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>
   }
 }
 
-/// A block of 32 x 32 sums into its target.
+/// A block of 32 x 32 sums on its way to its target, some rows at a time while tiles multiply the
+/// next one.
 template <class C>
-HWY_ATTR void store_sums(const float* sums, const TileTarget<float, C>& target) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kLane = kLanes<float>;
-  for (int64_t column = 0; column < target.columns; column += 2 * kLane) {
-    const auto part = part_of(target, 0, column, target.rows, 2 * kLane);
-    for (int64_t row = 0; row < part.rows; ++row) {
-      const float* from = sums + row * kMatrixColumns + column;
-      store_row(part, row, hn::LoadU(d, from), hn::LoadU(d, from + kLane));
+class SumStore {
+ public:
+  float* sums() { return sums_; }
+  /// Takes over what stands in sums(), for `steps` calls of step().
+  void begin(const TileTarget<float, C>& target, int64_t steps) {
+    target_ = target;
+    row_ = 0;
+    idle_ = steps > 2 * kIdle ? kIdle : 0;
+    rows_per_step_ = (target.rows + steps - idle_ - 1) / (steps - idle_);
+#ifdef STRAIT_KERNEL_PAIRED
+    in_pairs_ = !target.base && target.columns == kMatrixColumns && has_pairs();
+#endif
+  }
+  HWY_ATTR HWY_INLINE void step(int64_t step) {
+    if (step < idle_) return;
+    store_to(std::min(target_.rows, row_ + rows_per_step_));
+  }
+  HWY_ATTR HWY_INLINE void finish() { store_to(target_.rows); }
+
+ private:
+  /// Steps until what tiles have written can be read without waiting.
+  static constexpr int64_t kIdle = 2;
+
+  HWY_ATTR HWY_INLINE void store_to(int64_t end) {
+    for (; row_ < end; ++row_) {
+#ifdef STRAIT_KERNEL_PAIRED
+      if constexpr (std::is_same_v<C, Bfloat16>) {
+        if (in_pairs_) {
+          store_pairs(target_, row_, sums_ + row_ * kMatrixColumns);
+          continue;
+        }
+      }
+#endif
+      store(row_);
     }
   }
+  HWY_ATTR HWY_NOINLINE void store(int64_t row) const {
+    const hn::ScalableTag<float> d;
+    constexpr int64_t kLane = kLanes<float>;
+    const float* from = sums_ + row * kMatrixColumns;
+    for (int64_t column = 0; column < target_.columns; column += 2 * kLane)
+      store_row(part_of(target_, 0, column, target_.rows, 2 * kLane), row,
+                hn::LoadU(d, from + column), hn::LoadU(d, from + column + kLane));
+  }
+
+  alignas(64) float sums_[kMatrixRows * kMatrixColumns];
+  TileTarget<float, C> target_;
+  int64_t row_ = 0, rows_per_step_ = 0, idle_ = 0;
+  bool in_pairs_ = false;
+};
+
+/// Whether tiles themselves write a block of products of T into its target. What they add to grows
+/// with all depths; products of fp32 are summed up block by block of depth, which is more exact.
+template <class T>
+inline bool tiles_write(const TileTarget<float, float>& part) {
+  const bool adds = part.base != nullptr && kNumParts<T> > 1;
+  return part.rows % kUnit == 0 && part.columns % kUnit == 0 && part.bias == nullptr && !adds;
 }
+template <class T>
+inline bool tiles_write(const TileTarget<float, Bfloat16>&) {
+  return false;
+}
+
+/// Rows in far memory, fetched line by line while other things are done.
+class FarRows {
+ public:
+  FarRows() = default;
+  template <class T>
+  FarRows(const MatrixView<T>& in, int64_t entries, int64_t depth) {
+    const bool neighbours = in.column_stride != 1;  // the entries
+    constexpr int64_t kBytes = static_cast<int64_t>(sizeof(T));
+    row_ = reinterpret_cast<const uint8_t*>(in.data);
+    stride_ = (neighbours ? in.column_stride : in.row_stride) * kBytes;
+    rows_ = neighbours ? depth : entries;
+    row_bytes_ = (neighbours ? entries : depth) * kBytes;
+  }
+  int64_t lines() const { return rows_ * ((row_bytes_ + kLine - 1) / kLine); }
+  void fetch(int64_t lines) {
+    for (; lines > 0 && rows_ > 0; --lines) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ >= row_bytes_) {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const uint8_t* row_ = nullptr;
+  int64_t stride_ = 0, rows_ = 0, row_bytes_ = 0, at_ = 0;
+};
 
 /// Announces a block of the result to the memory, which is read where it is added to, and first
 /// fetched where it is written.
@@ -197,36 +294,57 @@ HWY_ATTR void fetch_target(const TileTarget<float, C>& target) {
       __builtin_prefetch(target.c + row * target.c_stride + column, 1);
 }
 
+/// `far`: what is packed next, fetched meanwhile.
 template <RowsOfA = RowsOfA::kPacked, class Tiles, class T, class C>
 HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<T>& a,
                              const Panels<float>& panels, int64_t depth,
-                             const TileTarget<float, C>& whole) {
-  alignas(64) float sums[kMatrixRows * kMatrixColumns];
+                             const TileTarget<float, C>& whole, FarRows far = {}) {
+  SumStore<C> store;
   const int64_t padded = whole_units(depth, kMatrixDepth);
   MatrixOperands in;
   in.steps = padded / kMatrixDepth;
+  int64_t fetches = 0;  // in a step
+  const auto spread_fetches = [&](int64_t rows) {
+    const int64_t blocks = (rows + kMatrixRows - 1) / kMatrixRows *
+                           ((whole.columns + kMatrixColumns - 1) / kMatrixColumns);
+    fetches = (far.lines() + blocks * in.steps - 1) / (blocks * in.steps);
+  };
+  spread_fetches(whole.rows);
+  const auto between = [&](int64_t step) HWY_ATTR {
+    store.step(step);
+    far.fetch(fetches);
+  };
   for (int64_t first = 0; first < whole.rows; first += kRowGroup) {
-    const MatrixView<T> view{a.data + first * a.row_stride, a.row_stride, a.column_stride};
+    const auto view_from = [&](int64_t row) {
+      return MatrixView<T>{a.data + row * a.row_stride, a.row_stride, a.column_stride};
+    };
+    const MatrixView<T> view = view_from(first);
     const MatrixGroup<T> group{view, std::min(kRowGroup, whole.rows - first), depth,
                                reinterpret_cast<uint32_t*>(panels.matrix)};
     prepare_rows(group);
+    const int64_t next = first + kRowGroup;
+    if (group.turned() && next < whole.rows) {
+      far = FarRows(view_from(next), std::min(kRowGroup, whole.rows - next), depth);
+      spread_fetches(group.rows);
+    }
     for (int64_t row = 0; row < group.rows; row += kMatrixRows) {
       in.a = rows_of(group, row);
-      auto part = part_of(whole, first + row, 0, kMatrixRows, kMatrixColumns);
-      if (whole.fetched) fetch_target(part);
       for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
-        const int64_t next = column + kMatrixColumns;
-        const auto beside = next < whole.columns
-                                ? part_of(whole, first + row, next, kMatrixRows, kMatrixColumns)
-                                : part;
-        if (whole.fetched && next < whole.columns) fetch_target(beside);
+        const auto part = part_of(whole, first + row, column, kMatrixRows, kMatrixColumns);
+        if (whole.fetched) fetch_target(part);
         in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2 * kNumParts<T>);
-        multiply_matrix_block<kNumParts<T>>(way.tiles, in, part.rows, part.columns, sums);
-        store_sums(sums, part);
-        part = beside;
+        MatrixSums sums{store.sums()};
+        const bool direct = tiles_write<T>(part);
+        if constexpr (std::is_same_v<C, float>) {
+          if (direct) sums = {part.c, part.c_stride, part.base, part.base_stride};
+        }
+        multiply_matrix_block<kNumParts<T>>(way.tiles, in, part.rows, part.columns, sums, between);
+        store.finish();
+        if (!direct) store.begin(part, in.steps);
       }
     }
   }
+  store.finish();
 }
 
 /// One block of depth of few rows: all of them packed first, then one panel of B at a time, which
@@ -268,18 +386,30 @@ HWY_ATTR void multiply_columns(const Way& way, const GemmOperands<T>& in, const 
   constexpr bool kWideWay = std::is_same_v<Way, WideWay>;
   const MatrixView<T>&a = in.a, &b = in.b;
   const bool few = kWideWay && whole.rows <= kFewRows<W> && in.depth >= kFewRowsDepth;
-  const int64_t depth_block = balanced(in.depth, Way::template kDeepest<T>, Way::kDepthUnit);
+  const int64_t depth_block = balanced(in.depth, deepest(way, a), Way::kDepthUnit);
+  const auto turned_at = [&](int64_t k, int64_t column) {
+    return MatrixView<T>{b.data + k * b.row_stride + column * b.column_stride, b.column_stride,
+                         b.row_stride};
+  };
   TileTarget<W, C> target = whole;
   for (int64_t k = 0; k < in.depth; k += depth_block) {
-    const int64_t depth = std::min(depth_block, in.depth - k);
-    const MatrixView<T> turned{b.data + k * b.row_stride, b.column_stride, b.row_stride};
+    const int64_t depth = std::min(depth_block, in.depth - k), next = k + depth;
+    const MatrixView<T> turned = turned_at(k, 0);
     const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
     if constexpr (kWideWay) {
       if (few) multiply_few_rows(part, turned, panels, depth, target);
     }
     if (!few) {
       pack_columns(way, turned, whole.columns, depth, panels.b);
-      multiply_block(way, part, panels, depth, target);
+      if constexpr (kFetches<Way>) {
+        const bool last = next >= in.depth;
+        const FarRows far(last ? turned_at(0, whole.columns) : turned_at(next, 0),
+                          last ? in.next_columns : whole.columns,
+                          std::min(depth_block, last ? in.depth : in.depth - next));
+        multiply_block(way, part, panels, depth, target, far);
+      } else {
+        multiply_block(way, part, panels, depth, target);
+      }
     }
     target.base = whole.c;
     target.base_stride = whole.c_stride;
@@ -299,7 +429,6 @@ HWY_ATTR void multiply_narrow(const Way& way, const GemmOperands<T>& in, const P
     part.c_stride = whole.columns;
     part.rows = std::min(row_block, whole.rows - row);
     part.columns = whole.columns;
-    part.bias = whole.bias;
     GemmOperands<T> rows = in;
     rows.a.data += row * in.a.row_stride;
     multiply_columns<Way, T, W>(way, rows, panels, part);
@@ -310,6 +439,7 @@ HWY_ATTR void multiply_narrow(const Way& way, const GemmOperands<T>& in, const P
       for (int64_t c = 0; c < whole.columns; c += lanes_of(d)) {
         const int64_t left = whole.columns - c;
         auto value = load_part(d, sums + c, left);
+        if (whole.bias) value = hn::Add(load_part(d, whole.bias + c, left), value);
         if (base) value = hn::Add(load_part(d, base + c, left), value);
         store_part(d, value, out + c, left);
       }
@@ -317,19 +447,25 @@ HWY_ATTR void multiply_narrow(const Way& way, const GemmOperands<T>& in, const P
   }
 }
 
-/// Columns of B that are packed at a time over `depth`. Matrix tiles read rows of A once per block
-/// of columns, so they have as many as fit.
-template <class T, class Way>
-HWY_ATTR int64_t block_columns(const Way&, int64_t) {
+/// Columns of B that are packed at a time.
+template <class Way, class T, class C>
+constexpr int64_t block_columns(const Way&, const GemmCall<T, C>&, int64_t) {
   return kColumnBlock<Wide<T>>;
 }
-template <class T, class Tiles>
-HWY_ATTR int64_t block_columns(const MatrixWay<Tiles>&, int64_t depth) {
+/// Matrix tiles turn rows of A once per block of columns, so they have as many as fit; where they
+/// read rows as they lie, blocks are small: while one is multiplied the next is fetched.
+template <class Tiles, class T, class C>
+constexpr int64_t block_columns(const MatrixWay<Tiles>& way, const GemmCall<T, C>& call,
+                                int64_t rows) {
   using W = Wide<T>;
-  constexpr int64_t kDeepest = MatrixWay<Tiles>::template kDeepest<T>;
-  const int64_t deep = balanced(depth, kDeepest, kMatrixDepth);
-  const int64_t fit = kColumnBlock<W> * kDeepest / deep / kMatrixColumns * kMatrixColumns;
-  return std::min(fit, kMostColumns<W>);
+  constexpr int64_t kWords = kColumnBlock<W> * kDepthBlock, kFew = 256;
+  const int64_t deep = balanced(call.depth, deepest(way, call.a), kMatrixDepth);
+  const auto fit = [&](int64_t words, int64_t most) {
+    const int64_t columns = 2 * words / kNumParts<T> / deep / kMatrixColumns * kMatrixColumns;
+    return std::min(columns, most);
+  };
+  if (call.a.column_stride != 1) return fit(kWords, kMostColumns<W>);
+  return fit(kWords / 2, rows <= kFew ? kFew : kColumnBlock<W> / 2);
 }
 
 /// Columns that are done at a time: a narrow result's sums must fit.
@@ -347,10 +483,10 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
   using W = Wide<T>;
   constexpr bool kNarrow = !std::is_same_v<C, W>;
   const auto [row_begin, row_end, column_begin, column_end] = part;
-  const bool sums = kNarrow && call.depth > Way::template kDeepest<T>;
+  const bool sums = kNarrow && call.depth > deepest(way, call.a);
   const Panels<W> panels = thread_panels<W>(kNarrow);
   const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
-  const int64_t limit = block_columns<T>(way, call.depth);
+  const int64_t limit = block_columns(way, call, rows);
   const int64_t column_block =
       balanced(all_columns, column_limit<W>(limit, rows, sums), kTileColumns<W>);
   GemmOperands<T> in{call.a, call.b, call.depth};
@@ -371,6 +507,7 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
       target.bias = panels.bias;
     }
     in.b.data = call.b.data + column * call.b.column_stride;
+    in.next_columns = std::min(column_block, column_end - column - target.columns);
     if (sums) {
       multiply_narrow<Way, T, C>(way, in, panels, target);
     } else {

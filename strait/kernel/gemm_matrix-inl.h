@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 #include "strait/kernel/gemm_pack-inl.h"
@@ -34,6 +35,56 @@ constexpr int64_t kTileWords = kUnit * kUnit;
 
 inline int64_t whole_units(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
+/// Square of 16 words, rows of `in` `stride` bytes apart, transposed.
+HWY_ATTR inline void transpose_unit(const void* in, int64_t stride, uint32_t* out) {
+  const auto* from = static_cast<const uint8_t*>(in);
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86
+  __m512i r[16], t[16];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(from + i * stride);
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < 16; i += 2) {  // words of two rows
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < 16; i += 4) {  // of four: word w of the rows from i on is r[i + w]
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  constexpr int kEven = 0x88, kOdd = 0xdd;  // quarters of two vectors
+#pragma GCC unroll 4
+  for (int64_t w = 0; w < 4; ++w) {
+    t[w] = _mm512_shuffle_i32x4(r[w], r[w + 4], kEven);
+    t[w + 4] = _mm512_shuffle_i32x4(r[w], r[w + 4], kOdd);
+    t[w + 8] = _mm512_shuffle_i32x4(r[w + 8], r[w + 12], kEven);
+    t[w + 12] = _mm512_shuffle_i32x4(r[w + 8], r[w + 12], kOdd);
+  }
+#pragma GCC unroll 8
+  for (int64_t w = 0; w < 8; ++w) {
+    _mm512_storeu_si512(out + w * kUnit, _mm512_shuffle_i32x4(t[w], t[w + 8], kEven));
+    _mm512_storeu_si512(out + (w + 8) * kUnit, _mm512_shuffle_i32x4(t[w], t[w + 8], kOdd));
+  }
+#elif HWY_TARGET == HWY_SCALAR
+  for (int64_t row = 0; row < kUnit; ++row)
+    for (int64_t column = 0; column < kUnit; ++column)
+      std::memcpy(out + column * kUnit + row, from + row * stride + 4 * column, 4);
+#else
+  const Words d;
+  constexpr int64_t kLane = lanes_of(Words()), kRows = kLane < kUnit ? kLane : kUnit;
+  for (int64_t row = 0; row < kUnit; row += kRows) {
+    for (int64_t column = 0; column < kUnit; column += 4) {
+      hn::Vec<Words> t[4];
+      transpose_words<kRows>(from + row * stride + 4 * column, stride, t);
+#pragma GCC unroll 4
+      for (int64_t w = 0; w < 4; ++w) hn::StoreU(t[w], d, out + (column + w) * kUnit + row);
+    }
+  }
+#endif
+}
+
 /// Panels that are joined from rows side by side: 256 bytes of each row, which memory delivers
 /// faster than 32 at a time.
 constexpr int64_t kJoinedPanels = 8;
@@ -45,41 +96,28 @@ HWY_ATTR inline void pack_matrix_panels(const MatrixView<Bfloat16>& in, int64_t 
   const int64_t panel = kUnit * padded;
   const auto pad = [&](uint32_t* to) { std::fill(to + kUnit * pairs, to + panel, 0U); };
   int64_t begin = 0;
-  const int64_t step = kJoinedPanels * kUnit;
-  for (; in.row_stride == 1 && depth % 2 == 0 && begin + step <= entries; begin += step) {
+  while (in.row_stride == 1 && depth % 2 == 0 && begin + 2 * kUnit <= entries) {
+    const int64_t panels = std::min(kJoinedPanels, (entries - begin) / (2 * kUnit) * 2);
     for (int64_t k = 0; k < depth; k += 2) {
       const Bfloat16* row = in.data + begin + k * in.column_stride;
-      for (int64_t p = 0; p < kJoinedPanels; ++p)
-        join_rows<kUnit>(row + p * kUnit, in.column_stride, out + p * panel + k / 2 * kUnit);
+      uint32_t* to = out + k / 2 * kUnit;
+      for (int64_t p = 0; p < panels; p += 2)
+        join_broad(row + p * kUnit, in.column_stride, to + p * panel, to + (p + 1) * panel);
     }
-    for (int64_t p = 0; p < kJoinedPanels; ++p, out += panel) pad(out);
+    for (int64_t p = 0; p < panels; ++p, out += panel) pad(out);
+    begin += panels * kUnit;
   }
   for (; begin < entries; begin += kUnit, out += panel) {
-    pack_panels<kUnit>({in.data + begin * in.row_stride, in.row_stride, in.column_stride},
-                       std::min(kUnit, entries - begin), depth, out);
+    const Bfloat16* from = in.data + begin * in.row_stride;
+    if (in.column_stride == 1 && depth % kMatrixDepth == 0 && begin + kUnit <= entries) {
+      for (int64_t k = 0; k < depth; k += kMatrixDepth)
+        transpose_unit(from + k, 2 * in.row_stride, out + k / 2 * kUnit);
+      continue;
+    }
+    pack_panels<kUnit>({from, in.row_stride, in.column_stride}, std::min(kUnit, entries - begin),
+                       depth, out);
     pad(out);
   }
-}
-
-/// Square of 16 words, transposed; rows of `out` are `stride` words apart.
-HWY_ATTR inline void transpose_unit(const uint32_t* in, uint32_t* out, int64_t stride) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int64_t row = 0; row < kUnit; ++row)
-    for (int64_t column = 0; column < kUnit; ++column)
-      out[column * stride + row] = in[row * kUnit + column];
-#else
-  const Words d;
-  constexpr int64_t kLane = lanes_of(Words()), kRows = kLane < kUnit ? kLane : kUnit;
-  for (int64_t row = 0; row < kUnit; row += kRows) {
-    for (int64_t column = 0; column < kUnit; column += 4) {
-      hn::Vec<Words> t[4];
-      transpose_words<kRows>(reinterpret_cast<const uint8_t*>(in + row * kUnit + column),
-                             kTileUnitBytes, t);
-#pragma GCC unroll 4
-      for (int64_t w = 0; w < 4; ++w) hn::StoreU(t[w], d, out + (column + w) * stride + row);
-    }
-  }
-#endif
 }
 
 /// Rows of bf16 as tiles read them, in bytes: from row to row of a tile, from a tile to that of the
@@ -117,18 +155,29 @@ HWY_ATTR inline void fetch_depths(const Bfloat16* from, int64_t stride, int64_t 
 /// read together.
 HWY_ATTR inline void turn_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
                                uint32_t* out) {
-  alignas(64) uint32_t square[kTileWords];
+  alignas(64) uint32_t squares[2 * kTileWords];
   const int64_t strip = whole_units(depth, kMatrixDepth) / 2 * kUnit;  // 16 rows, all depths
   for (int64_t k = 0; k < depth; k += kMatrixDepth) {
     const int64_t depths = std::min(kMatrixDepth, depth - k);
     const Bfloat16* from = in.data + k * in.column_stride;
     if (k + 2 * kMatrixDepth <= depth)
       fetch_depths(from + kMatrixDepth * in.column_stride, in.column_stride, rows);
-    for (int64_t row = 0; row < rows; row += kUnit) {
+    const auto turn = [&](int64_t row, const uint32_t* square) HWY_ATTR {
+      transpose_unit(square, kTileUnitBytes, out + row / kUnit * strip + k / 2 * kUnit);
+    };
+    int64_t row = 0;
+    for (; depths == kMatrixDepth && row + 2 * kUnit <= rows; row += 2 * kUnit) {
+      for (int64_t pair = 0; pair < kUnit; ++pair)
+        join_broad(from + row + 2 * pair * in.column_stride, in.column_stride,
+                   squares + pair * kUnit, squares + kTileWords + pair * kUnit);
+      turn(row, squares);
+      turn(row + kUnit, squares + kTileWords);
+    }
+    for (; row < rows; row += kUnit) {
       pack_panels<kUnit>({from + row * in.row_stride, in.row_stride, in.column_stride},
-                         std::min(kUnit, rows - row), depths, square);
-      std::fill(square + (depths + 1) / 2 * kUnit, square + kTileWords, 0U);
-      transpose_unit(square, out + row / kUnit * strip + k / 2 * kUnit, kUnit);
+                         std::min(kUnit, rows - row), depths, squares);
+      std::fill(squares + (depths + 1) / 2 * kUnit, squares + kTileWords, 0U);
+      turn(row, squares);
     }
   }
 }
@@ -197,23 +246,44 @@ struct BlockRegisters {
     if constexpr (kTall) tiles.template dot<2, 5, 6>();
     if constexpr (kTall && kBroad) tiles.template dot<3, 5, 7>();
   }
-  HWY_ATTR void store(float* sums) const {
-    constexpr int64_t kRow = 4 * kMatrixColumns;
-    tiles.template store<0>(sums, kRow);
-    if constexpr (kBroad) tiles.template store<1>(sums + kUnit, kRow);
-    if constexpr (kTall) tiles.template store<2>(sums + kUnit * kMatrixColumns, kRow);
+  /// Sums in memory, rows `stride` numbers apart.
+  HWY_ATTR void load_sums(const float* sums, int64_t stride) const {
+    tiles.template load<0>(sums, 4 * stride);
+    if constexpr (kBroad) tiles.template load<1>(sums + kUnit, 4 * stride);
+    if constexpr (kTall) tiles.template load<2>(sums + kUnit * stride, 4 * stride);
     if constexpr (kTall && kBroad)
-      tiles.template store<3>(sums + kUnit * kMatrixColumns + kUnit, kRow);
+      tiles.template load<3>(sums + kUnit * stride + kUnit, 4 * stride);
+  }
+  HWY_ATTR void store(float* sums, int64_t stride) const {
+    tiles.template store<0>(sums, 4 * stride);
+    if constexpr (kBroad) tiles.template store<1>(sums + kUnit, 4 * stride);
+    if constexpr (kTall) tiles.template store<2>(sums + kUnit * stride, 4 * stride);
+    if constexpr (kTall && kBroad)
+      tiles.template store<3>(sums + kUnit * stride + kUnit, 4 * stride);
   }
 };
 
-/// sums[32][32] = a b.
-template <int64_t kParts, bool kTall, bool kBroad, class Tiles>
-HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, float* sums) {
+/// Where the sums of a block go, rows `stride` apart; `base`: what they are added to, or null.
+struct MatrixSums {
+  float* to = nullptr;
+  int64_t stride = kMatrixColumns;
+  const float* base = nullptr;
+  int64_t base_stride = 0;
+};
+
+/// sums[32][32] = base + a b. Calls between(step) after every 32 depths, for what vectors do while
+/// tiles multiply.
+template <int64_t kParts, bool kTall, bool kBroad, class Tiles, class Between>
+HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, const MatrixSums& sums,
+                             const Between& between) {
   constexpr int64_t kTileSize = kTileUnitRows * kTileUnitBytes;
   const BlockRegisters<kTall, kBroad, Tiles> block{tiles, in};
   const int64_t beside = in.steps * kParts * kTileSize;
-  block.zero();
+  if (sums.base) {
+    block.load_sums(sums.base, sums.base_stride);
+  } else {
+    block.zero();
+  }
   for (int64_t step = 0; step < in.steps; ++step) {
     const auto rows = [&](int64_t part)
                           HWY_ATTR { block.load_rows(step * in.a.step + part * kTileSize); };
@@ -231,19 +301,21 @@ HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, float* sums
       rows(0);
     }
     columns(0), block.multiply();
+    between(step);
   }
-  block.store(sums);
+  block.store(sums.to, sums.stride);
 }
 
 /// What rows x columns need of a block of 32 x 32.
-template <int64_t kParts, class Tiles>
+template <int64_t kParts, class Tiles, class Between>
 HWY_ATTR void multiply_matrix_block(Tiles& tiles, const MatrixOperands& in, int64_t rows,
-                                    int64_t columns, float* sums) {
+                                    int64_t columns, const MatrixSums& sums,
+                                    const Between& between) {
   const bool tall = rows > kUnit, broad = columns > kUnit;
-  if (tall && broad) return multiply_units<kParts, true, true>(tiles, in, sums);
-  if (tall) return multiply_units<kParts, true, false>(tiles, in, sums);
-  if (broad) return multiply_units<kParts, false, true>(tiles, in, sums);
-  multiply_units<kParts, false, false>(tiles, in, sums);
+  if (tall && broad) return multiply_units<kParts, true, true>(tiles, in, sums, between);
+  if (tall) return multiply_units<kParts, true, false>(tiles, in, sums, between);
+  if (broad) return multiply_units<kParts, false, true>(tiles, in, sums, between);
+  multiply_units<kParts, false, false>(tiles, in, sums, between);
 }
 
 }  // namespace strait::kernel::HWY_NAMESPACE

@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <type_traits>
 
@@ -202,6 +203,27 @@ HWY_ATTR inline void join_rows(const Bfloat16* even, int64_t stride, uint32_t* o
 #pragma GCC ivdep
   for (int64_t entry = 0; entry < kWidth; ++entry)
     out[entry] = even[entry].bits | static_cast<uint32_t>(odd[entry].bits) << 16;
+}
+
+/// 32 neighbouring entries of two depths as pairs, 16 to each of `low` and `high`.
+HWY_ATTR inline void join_broad(const Bfloat16* even, int64_t stride, uint32_t* low,
+                                uint32_t* high) {
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<uint16_t, 64> order{};
+    for (uint16_t i = 0; i < 64; ++i)
+      order[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);  // from 32 on: of the odd depth
+    return order;
+  }();
+  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(even + stride);
+  const __m512i first = _mm512_load_si512(kOrder.data());
+  const __m512i second = _mm512_load_si512(kOrder.data() + 32);
+  _mm512_storeu_si512(low, _mm512_permutex2var_epi16(a, first, b));
+  _mm512_storeu_si512(high, _mm512_permutex2var_epi16(a, second, b));
+#else
+  join_rows<16>(even, stride, low);
+  join_rows<16>(even + 16, stride, high);
+#endif
 }
 
 /// Panels [ceil(depth / 2)][kWidth] of pairs: the even depth below, the odd one (0 behind an odd

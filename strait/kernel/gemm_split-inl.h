@@ -105,7 +105,7 @@ HWY_ATTR inline void split_unit(const MatrixView<float>& in, int64_t entries, in
   }
   if (first == out) return;
   for (int64_t at = 0; at < kSplitWords; at += kTileWords)
-    transpose_unit(turned + at, out + at, kUnit);
+    transpose_unit(turned + at, kTileUnitBytes, out + at);
 }
 
 /// Units of all depths one behind the other, 16 entries after 16 entries. What lies side by side in

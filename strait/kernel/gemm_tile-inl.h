@@ -151,6 +151,24 @@ HWY_ATTR inline void store_rows(const TileTarget<float, C>& target, const float 
     store_row(target, row, hn::Load(d, sums[row]), hn::Load(d, sums[row] + 16));
 }
 
+inline bool has_pairs() {
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
+/// A row of 32 sums with its bias, rounded by the processor, which takes subnormal numbers for 0.
+HWY_ATTR HWY_INLINE void store_pairs(const TileTarget<float, Bfloat16>& target, int64_t row,
+                                     const float* sums) {
+  __m512 low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + 16);
+  if (target.bias) {
+    low = _mm512_add_ps(_mm512_loadu_ps(target.bias), low);
+    high = _mm512_add_ps(_mm512_loadu_ps(target.bias + 16), high);
+  }
+  __m512i rounded;
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
+  _mm512_storeu_si512(target.c + row * target.c_stride, rounded);
+}
+
 /// kRows rows of a tile of packed pairs: every product adds two depths.
 template <int64_t kRows, class C>
 __attribute__((target("avx512bf16"))) HWY_NOINLINE void multiply_pairs(
