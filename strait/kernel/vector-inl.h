@@ -52,45 +52,53 @@ HWY_ATTR inline void store_narrow(D d, hn::Vec<D> value, uint16_t* to) {
   store_upper(word, hn::IfThenElse(nan, quiet, round_bits(word, bits)), to);
 }
 
-/// min(count, lanes) elements; the rest is 0.
+/// Fewer elements than lanes. Apart, so that loops have the whole vectors alone.
 template <class D, class T>
-HWY_ATTR inline hn::Vec<D> load_part(D d, const T* from, int64_t count) {
-  if (count >= lanes_of(d)) return hn::LoadU(d, from);
+HWY_ATTR HWY_NOINLINE hn::Vec<D> load_rest(D d, const T* from, int64_t count) {
   HWY_ALIGN T buffer[hn::MaxLanes(d)] = {};
   std::copy_n(from, count, buffer);
   return hn::Load(d, buffer);
 }
-
+template <class D>
+HWY_ATTR HWY_NOINLINE hn::Vec<D> load_rest(D d, const Bfloat16* from, int64_t count) {
+  uint16_t buffer[hn::MaxLanes(d)] = {};
+  std::copy_n(reinterpret_cast<const uint16_t*>(from), count, buffer);
+  return load_wide(d, buffer);
+}
 template <class D, class T>
-HWY_ATTR inline void store_part(D d, hn::Vec<D> value, T* to, int64_t count) {
-  if (count >= lanes_of(d)) {
-    hn::StoreU(value, d, to);
-    return;
-  }
+HWY_ATTR HWY_NOINLINE void store_rest(D d, hn::Vec<D> value, T* to, int64_t count) {
   HWY_ALIGN T buffer[hn::MaxLanes(d)];
   hn::Store(value, d, buffer);
   std::copy_n(buffer, count, to);
 }
-
 template <class D>
-HWY_ATTR inline hn::Vec<D> load_part(D d, const Bfloat16* from, int64_t count) {
-  const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);
-  if (count >= lanes_of(d)) return load_wide(d, bits);
-  uint16_t buffer[hn::MaxLanes(d)] = {};
-  std::copy_n(bits, count, buffer);
-  return load_wide(d, buffer);
-}
-
-template <class D>
-HWY_ATTR inline void store_part(D d, hn::Vec<D> value, Bfloat16* to, int64_t count) {
-  uint16_t* bits = reinterpret_cast<uint16_t*>(to);
-  if (count >= lanes_of(d)) {
-    store_narrow(d, value, bits);
-    return;
-  }
+HWY_ATTR HWY_NOINLINE void store_rest(D d, hn::Vec<D> value, Bfloat16* to, int64_t count) {
   uint16_t buffer[hn::MaxLanes(d)];
   store_narrow(d, value, buffer);
-  std::copy_n(buffer, count, bits);
+  std::copy_n(buffer, count, reinterpret_cast<uint16_t*>(to));
+}
+
+/// min(count, lanes) elements; the rest is 0.
+template <class D, class T>
+HWY_ATTR HWY_INLINE hn::Vec<D> load_part(D d, const T* from, int64_t count) {
+  if (count < lanes_of(d)) return load_rest(d, from, count);
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_ATTR HWY_INLINE hn::Vec<D> load_part(D d, const Bfloat16* from, int64_t count) {
+  if (count < lanes_of(d)) return load_rest(d, from, count);
+  return load_wide(d, reinterpret_cast<const uint16_t*>(from));
+}
+
+template <class D, class T>
+HWY_ATTR HWY_INLINE void store_part(D d, hn::Vec<D> value, T* to, int64_t count) {
+  if (count < lanes_of(d)) return store_rest(d, value, to, count);
+  hn::StoreU(value, d, to);
+}
+template <class D>
+HWY_ATTR HWY_INLINE void store_part(D d, hn::Vec<D> value, Bfloat16* to, int64_t count) {
+  if (count < lanes_of(d)) return store_rest(d, value, to, count);
+  store_narrow(d, value, reinterpret_cast<uint16_t*>(to));
 }
 
 /// All lanes below `count` keep their value, the others become `other`.

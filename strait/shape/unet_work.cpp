@@ -21,7 +21,16 @@ constexpr int64_t kFewNumbers = 20480;  // of one image: LibTorch unfolds it
 /// What a convolution of hardly any numbers takes of a call: layouts there and back, and looking up
 /// its kernels: 60 us where SiLU of one number took 4.
 constexpr int64_t kCallsOfLayouts = 14;
-constexpr int64_t kChannelBlock = 8;  // of oneDNN's layouts; 16 with AVX-512
+
+/// Channels of a block in oneDNN's layouts on this processor.
+int64_t channel_block() {
+#if defined(__x86_64__)
+  static const bool broad = __builtin_cpu_supports("avx512f");
+  return broad ? 16 : 8;
+#else
+  return 8;
+#endif
+}
 
 class Work {
  public:
@@ -312,7 +321,8 @@ class Work {
                       .product = true});
   }
   static UnetMap in_blocks(UnetMap map) {
-    return {(map.channels + kChannelBlock - 1) / kChannelBlock * kChannelBlock, map.height};
+    const int64_t block = channel_block();
+    return {(map.channels + block - 1) / block * block, map.height};
   }
   Tensor convolution(const Tensor& maps, UnetMap in, UnetMap out, int64_t kernel = 3) {
     const int64_t window = kernel * kernel, to = bytes(out.elements());
