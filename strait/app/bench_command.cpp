@@ -50,7 +50,7 @@ Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
 
 kernel::NarrowProducts measured_choice(const kernel::ProductRequest& request) {
   return kernel::choose_products(request, kernel::own_multipliers(),
-                                 kernel::measured_product_seconds(request.type))
+                                 kernel::measured_product_seconds())
       .products;
 }
 

@@ -38,8 +38,7 @@ std::string cache_folder() {
 }
 
 void use_local_products(Run& run) {
-  run.runtime.chosen =
-      choose_products(run, kernel::measured_product_seconds(measured_type(run.train.precision)));
+  run.runtime.chosen = choose_products(run, kernel::measured_product_seconds());
 }
 
 void use_agreed_products(

@@ -240,15 +240,21 @@ class SumStore {
   bool in_pairs_ = false;
 };
 
-/// Whether tiles themselves write a block of products of T into its target. What they add to grows
-/// with all depths; products of fp32 are summed up block by block of depth, which is more exact.
+/// Whether products of T are added to what is there in the registers. That is less exact where
+/// there are many depths, and left out for fp32. A bias comes between the two.
+template <class T, class C>
+bool adds_in_registers(const TileTarget<float, C>& target) {
+  return std::is_same_v<C, float> && kNumParts<T> == 1 && target.bias == nullptr;
+}
+
+/// Whether tiles themselves write a block into its target.
 template <class T>
-inline bool tiles_write(const TileTarget<float, float>& part) {
-  const bool adds = part.base != nullptr && kNumParts<T> > 1;
-  return part.rows % kUnit == 0 && part.columns % kUnit == 0 && part.bias == nullptr && !adds;
+bool tiles_write(const TileTarget<float, float>& part) {
+  return part.rows % kUnit == 0 && part.columns % kUnit == 0 && part.bias == nullptr &&
+         (part.base == nullptr || adds_in_registers<T>(part));
 }
 template <class T>
-inline bool tiles_write(const TileTarget<float, Bfloat16>&) {
+bool tiles_write(const TileTarget<float, Bfloat16>&) {
   return false;
 }
 
@@ -334,13 +340,24 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<T>& a
         if (whole.fetched) fetch_target(part);
         in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2 * kNumParts<T>);
         MatrixSums sums{store.sums()};
+        auto rest = part;  // what is to be done when tiles have stored
         const bool direct = tiles_write<T>(part);
         if constexpr (std::is_same_v<C, float>) {
-          if (direct) sums = {part.c, part.c_stride, part.base, part.base_stride};
+          if (direct) {
+            sums = {part.c, part.c_stride, part.base, part.base_stride};
+          } else if (part.base && adds_in_registers<T>(part)) {  // in the same order as whole tiles
+            store.finish();
+            for (int64_t r = 0; r < part.rows; ++r)
+              std::copy_n(part.base + r * part.base_stride, part.columns,
+                          store.sums() + r * kMatrixColumns);
+            sums.base = store.sums();
+            sums.base_stride = kMatrixColumns;
+            rest.base = nullptr;
+          }
         }
         multiply_matrix_block<kNumParts<T>>(way.tiles, in, part.rows, part.columns, sums, between);
         store.finish();
-        if (!direct) store.begin(part, in.steps);
+        if (!direct) store.begin(rest, in.steps);
       }
     }
   }

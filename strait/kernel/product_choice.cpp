@@ -53,23 +53,23 @@ std::string missing_text(NarrowProducts products, Dtype type) {
 }
 
 /// The products' operands are of one thread; 128 x 512 x 512 each.
-template <class T>
 class Sample {
  public:
-  Sample() : a_(kRows * kWidth, T(0.5f)), b_(kWidth * kWidth, T(0.25f)) {
+  Sample() : a_(kRows * kWidth, Bfloat16(0.5f)), b_(kWidth * kWidth, Bfloat16(0.25f)) {
     narrow_.resize(a_.size());
     wide_.resize(b_.size());
   }
 
   void run(NarrowProducts products) {
-    const auto product = [&](const MatrixView<T>& b) {
-      GemmCall<T> call{kRows, kWidth, kWidth, {a_.data(), kWidth, 1}, b, narrow_.data(), kWidth};
+    const auto product = [&](const MatrixView<Bfloat16>& b) {
+      GemmCall<Bfloat16> call{kRows, kWidth,         kWidth, {a_.data(), kWidth, 1},
+                              b,     narrow_.data(), kWidth};
       call.products = products;
       gemm(call, 1);
     };
     product({b_.data(), 1, kWidth});
     product({b_.data(), kWidth, 1});
-    GemmCall<T, float> weight{
+    GemmCall<Bfloat16, float> weight{
         kWidth,       kWidth, kRows, {a_.data(), 1, kWidth}, {a_.data(), kWidth, 1},
         wide_.data(), kWidth};
     weight.products = products;
@@ -78,7 +78,7 @@ class Sample {
 
  private:
   static constexpr int64_t kRows = 128, kWidth = 512;
-  std::vector<T> a_, b_, narrow_;
+  std::vector<Bfloat16> a_, b_, narrow_;
   std::vector<float> wide_;
 };
 
@@ -88,10 +88,9 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-template <class T>
 double time_products(NarrowProducts products) {
   constexpr int kRuns = 4;
-  Sample<T> sample;
+  Sample sample;
   sample.run(products);
   double best = std::numeric_limits<double>::infinity();
   for (int run = 0; run < kRuns; ++run) {
@@ -102,14 +101,14 @@ double time_products(NarrowProducts products) {
   return best;
 }
 
-/// `first`, or the fastest of `ways` if that is `gain` times as fast.
+/// `first`, or the fastest of `ways` if that is kClearlyFaster times as fast.
 ProductChoice by_measurement(NarrowProducts first, const std::vector<NarrowProducts>& ways,
-                             double gain, const ProductSeconds& seconds) {
+                             const ProductSeconds& seconds) {
   std::vector<std::pair<double, NarrowProducts>> measured;
   for (const NarrowProducts way : ways) measured.emplace_back(seconds(way), way);
   const auto own = std::ranges::find(measured, first, &std::pair<double, NarrowProducts>::second);
   const auto best = std::ranges::min_element(measured);
-  const auto [taken_seconds, taken] = own->first >= gain * best->first ? *best : *own;
+  const auto [taken_seconds, taken] = own->first >= kClearlyFaster * best->first ? *best : *own;
   std::vector<std::string> others;
   for (const auto& [time, way] : measured)
     if (way != taken)
@@ -201,30 +200,27 @@ ProductChoice choose_products(const ProductRequest& request, const Multipliers& 
     if (!can_multiply(has, request.products)) refuse(request, has);
     return {request.products, "asked for"};
   }
+  if (wide) return {};
   const std::vector<NarrowProducts> ways = ways_of(request.type, has);
-  if (wide && ways.size() == 1) return {};
-  const NarrowProducts first = wide ? kWidened : can_multiply(has, kTiles) ? kTiles : has.usual;
+  const NarrowProducts first = can_multiply(has, kTiles) ? kTiles : has.usual;
   ProductChoice choice;
   if (request.deterministic || !seconds) {
     choice = {first, "by the kind of processor, not by measurements"};
   } else {
-    choice = by_measurement(first, ways, wide ? kSplitGain : kClearlyFaster, seconds);
+    choice = by_measurement(first, ways, seconds);
   }
   if (denied) choice.reason += "; " + denial;
   return choice;
 }
 
-ProductSeconds measured_product_seconds(Dtype type) {
-  return [type](NarrowProducts products) {
+ProductSeconds measured_product_seconds() {
+  return [](NarrowProducts products) {
     static std::mutex mutex;
-    static std::map<std::pair<Dtype, NarrowProducts>, double> known;
+    static std::map<NarrowProducts, double> known;
     const std::lock_guard lock(mutex);
-    const std::pair what(type, products);
-    const auto found = known.find(what);
+    const auto found = known.find(products);
     if (found != known.end()) return found->second;
-    const double seconds = type == Dtype::kFloat32 ? time_products<float>(products)
-                                                   : time_products<Bfloat16>(products);
-    return known.emplace(what, seconds).first->second;
+    return known.emplace(products, time_products(products)).first->second;
   };
 }
 

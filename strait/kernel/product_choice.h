@@ -53,16 +53,15 @@ using ProductSeconds = std::function<double(NarrowProducts)>;
 /// What is asked for. UserError naming what `has` has for the type, and the nearest of it, where
 /// that is missing; tiles that the system denies are replaced by the usual. Nothing asked for: of
 /// bf16 tiles, else the usual; without `deterministic`, what is at least kClearlyFaster times as
-/// fast by `seconds` (may be null), so that noise does not decide between equals. Of fp32 vectors,
-/// and kAutomatic where there is nothing else; without `deterministic`, kSplit where it is at least
-/// kSplitGain times as fast.
+/// fast by `seconds` (may be null), so that noise does not decide, and runs that go on end as whole
+/// ones do. Of fp32 kAutomatic, vectors: kSplit was not faster where it was measured.
 ProductChoice choose_products(const ProductRequest& request, const Multipliers& has,
                               const ProductSeconds& seconds);
-inline constexpr double kClearlyFaster = 1.1, kSplitGain = 1.3;
+inline constexpr double kClearlyFaster = 1.2;
 
-/// Of a step's three kinds of products (forward, input gradient, weight gradient), small, on one
-/// core: the best of several, in processor time, which a busy machine does not lengthen. A few
-/// milliseconds for each way; measured once per process. Thread-safe.
-ProductSeconds measured_product_seconds(Dtype type);
+/// Of a step's three kinds of products of bf16 (forward, input gradient, weight gradient), small,
+/// on one core: the best of several, in processor time, which a busy machine does not lengthen. A
+/// few milliseconds for each way; measured once per process. Thread-safe.
+ProductSeconds measured_product_seconds();
 
 }  // namespace strait::kernel

@@ -267,6 +267,42 @@ TEST(TileProducts, Fp32IsNoLessExactThanByVectors) {
   }
 }
 
+/// Numbers whose sums are rounded, so that another order of adding shows.
+template <class T>
+void expect_rows_to_stand_alone(int64_t depth) {
+  constexpr int64_t kRows = 70, kColumns = 41;
+  const auto numbers = [](int64_t count, uint64_t seed) {
+    std::vector<float> values(static_cast<size_t>(count));
+    normal<float>({seed, 0, count, 1.0, values.data()});
+    return EdgeVector<T>(values.begin(), values.end());
+  };
+  const auto a = numbers(kRows * depth, 1), b = numbers(depth * kColumns, 2);
+  const auto before = numbers(kRows * kColumns, 3);
+  const auto multiply = [&](int64_t rows, int64_t columns) {
+    EdgeVector<float> c(before.begin(), before.end());
+    GemmCall<T, float> call{rows,     columns, depth, {a.data(), depth, 1}, {b.data(), kColumns, 1},
+                            c.data(), kColumns};
+    call.accumulate = true;
+    call.products = NarrowProducts::kPlainTiles;
+    gemm(call, 1);
+    return c;
+  };
+  const auto whole = multiply(kRows, kColumns);
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{5, 41}, {23, 32}, {64, 7}}) {
+    const auto part = multiply(rows, columns);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t column = 0; column < columns; ++column)
+        ASSERT_EQ(part[row * kColumns + column], whole[row * kColumns + column])
+            << rows << " x " << columns << ": " << row << ", " << column;
+  }
+}
+TEST(TileProducts, ASumDoesNotDependOnTheOtherRowsAndColumns) {
+  for (const int64_t depth : {40, 800, 3200}) {
+    expect_rows_to_stand_alone<Bfloat16>(depth);
+    expect_rows_to_stand_alone<float>(depth);
+  }
+}
+
 TEST(TileProducts, PermissionIsAskedOnlyWhereThereAreTiles) {
   int asked = 0;
   const auto answer = [&](bool granted) {
