@@ -201,13 +201,14 @@ ProductChoice choose_products(const ProductRequest& request, const Multipliers& 
     return {request.products, "asked for"};
   }
   if (wide) return {};
-  const std::vector<NarrowProducts> ways = ways_of(request.type, has);
-  const NarrowProducts first = can_multiply(has, kTiles) ? kTiles : has.usual;
+  // Tiles are several times as fast as vectors, and neighbours on the same core, who slow them down
+  // and up again, would make a measurement choose by chance.
+  const bool tiles = can_multiply(has, kTiles);
   ProductChoice choice;
-  if (request.deterministic || !seconds) {
-    choice = {first, "by the kind of processor, not by measurements"};
+  if (tiles || request.deterministic || !seconds) {
+    choice = {tiles ? kTiles : has.usual, "by the kind of processor, not by measurements"};
   } else {
-    choice = by_measurement(first, ways, seconds);
+    choice = by_measurement(has.usual, ways_of(request.type, has), seconds);
   }
   if (denied) choice.reason += "; " + denial;
   return choice;
