@@ -22,14 +22,21 @@ constexpr int64_t kFewNumbers = 20480;  // of one image: LibTorch unfolds it
 /// its kernels: 60 us where SiLU of one number took 4.
 constexpr int64_t kCallsOfLayouts = 14;
 
-/// Channels of a block in oneDNN's layouts on this processor.
-int64_t channel_block() {
+/// That LibTorch takes for multiplying bf16, and in whose registers oneDNN has 16 channels.
+bool has_avx512() {
 #if defined(__x86_64__)
-  static const bool broad = __builtin_cpu_supports("avx512f");
-  return broad ? 16 : 8;
+  static const bool has = __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  return has;
 #else
-  return 8;
+  return false;
 #endif
+}
+/// Channels of a block in oneDNN's layouts on this processor.
+int64_t channel_block() { return has_avx512() ? 16 : 8; }
+/// Other types LibTorch unfolds and multiplies as matrices.
+bool is_for_onednn(Dtype dtype) {
+  return dtype == Dtype::kFloat32 || (dtype == Dtype::kBfloat16 && has_avx512());
 }
 
 class Work {
@@ -236,15 +243,16 @@ class Work {
     if (!block_.resamples || block_.step == UnetStep::kDown) joined.push_back(last());
     if (block_.resamples) {
       const int64_t size = bytes(own(block_.leaving.back()).elements());
-      joined.push_back(cast(biased(own_channels(known(kResampled))), size));
+      joined.push_back(cast(channels_first(biased(own_channels(known(kResampled)))), size));
     }
     if (block_.leaves_time) joined.push_back(slice(known(kInput), bytes(time_width() / y())));
     return join(joined);
   }
   Tensor enter() {
     const UnetMap image = parts_.unet().image(), out = own(block_.leaving.back());
-    return join({convolution(slice(known(kInput), bytes(image.elements())), image, out),
-                 linear(known(kHidden), time_width(), time_width() / y())});
+    return join(
+        {channels_first(convolution(slice(known(kInput), bytes(image.elements())), image, out)),
+         linear(known(kHidden), time_width(), time_width() / y())});
   }
 
   Tensor slice(const Tensor& of, int64_t size) {
@@ -320,13 +328,32 @@ class Work {
                       .saved = {rows},
                       .product = true});
   }
+  /// In bf16 oneDNN works in layouts with the channels last.
+  bool has_channels_last() const { return dtype_ == Dtype::kBfloat16 && is_for_onednn(dtype_); }
+  Tensor channels_first(const Tensor& maps) {
+    return has_channels_last() ? tape_.run({maps.bytes(), {maps}, {kPassed}}) : maps;
+  }
   static UnetMap in_blocks(UnetMap map) {
     const int64_t block = channel_block();
     return {(map.channels + block - 1) / block * block, map.height};
   }
+  /// oneDNN's own buffers on one thread, as measured (2.6.3, maps of 4 to 64 rows, 8 to 128
+  /// channels, tiles): rows of both factors, and of gradients sums in fp32 and an image of both,
+  /// its rows for whole vectors; one block of channels is read where it is.
+  int64_t buffers(UnetMap in) const {
+    if (!has_channels_last()) return 0;
+    return (32 << 10) + in_blocks(in).channels * (200 + 16 * in.height);
+  }
+  int64_t gradient_buffers(UnetMap in, UnetMap out, int64_t window) const {
+    if (!has_channels_last()) return 0;
+    const int64_t from = in_blocks(in).channels, to = in_blocks(out).channels;
+    const int64_t unfolded = from > channel_block() ? from : 0;
+    return 4 * window * from * to + 2 * (unfolded + to) * out.height * (out.height + 72);
+  }
   Tensor convolution(const Tensor& maps, UnetMap in, UnetMap out, int64_t kernel = 3) {
     const int64_t window = kernel * kernel, to = bytes(out.elements());
-    const bool unfolds = dtype_ != Dtype::kFloat32 || (batch_ == 1 && in.elements() <= kFewNumbers);
+    const bool unfolds = !is_for_onednn(dtype_) ||
+                         (dtype_ == Dtype::kFloat32 && batch_ == 1 && in.elements() <= kFewNumbers);
     const Tensor weight = weights(in.channels, out.channels, window);
     const int64_t from = maps.bytes(), dense = maps.is_dense() ? 0 : from;
     const int64_t to_blocks = bytes(in_blocks(out).elements());
@@ -336,9 +363,12 @@ class Work {
          .inputs = {maps, weight},
          .saved = {maps},
          .wants_dense = true,
-         .scratch = dense + (unfolds ? columns
-                                     : std::max(from + weight.bytes() + to_blocks - to, to_blocks)),
-         .backward_scratch = dense + (unfolds ? columns : from + to_blocks),
+         .scratch =
+             dense +
+             (unfolds ? columns
+                      : std::max(from + weight.bytes() + to_blocks - to + buffers(in), to_blocks)),
+         .backward_scratch =
+             dense + (unfolds ? columns : from + to_blocks + gradient_buffers(in, out, window)),
          .product = true,
          .calls = unfolds || kernel == 1 ? 2 : kCallsOfLayouts});
   }

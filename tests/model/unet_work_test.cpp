@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -21,6 +22,8 @@ using model::Call;
 /// Statistics of norms, vectors of weights and the embedding of the step are not counted.
 constexpr double kTolerance = 0.05;
 constexpr int64_t kSmall = 48 << 10;
+/// In bf16 oneDNN has many ways to multiply, whose buffers are estimated.
+constexpr double kNarrowTolerance = 0.1;
 /// The backward of convolutions takes less in LibTorch 2: in 2.15 up to 30 % of an operation's.
 constexpr double kLeastTaken = TORCH_VERSION_MAJOR < 2 ? kTolerance : 0.45;
 
@@ -77,8 +80,12 @@ class RankBlock {
         const std::string where =
             fmt::format("{} {} {}", shape_.blocks[static_cast<size_t>(block_)].name,
                         unet_value_name(op.value), op.backward ? "backward" : "forward");
-        EXPECT_GE(static_cast<double>(work.bytes), seen - kTolerance * seen - kSmall) << where;
-        EXPECT_LE(static_cast<double>(work.bytes), seen + kLeastTaken * seen + kSmall) << where;
+        const bool narrow = case_.dtype == Dtype::kBfloat16;
+        const double missing = narrow ? kNarrowTolerance : kTolerance;
+        EXPECT_GE(static_cast<double>(work.bytes), seen - missing * seen - kSmall) << where;
+        EXPECT_LE(static_cast<double>(work.bytes),
+                  seen + std::max(missing, kLeastTaken) * seen + kSmall)
+            << where;
       }
   }
 
@@ -152,6 +159,11 @@ TEST(UnetWork, MemoryOfEachBlockIsWhatLibTorchTook) {
       expect_memory({unet({16, 32}, 32, 0), 1, 1, batch, dtype});
       expect_memory({unet({16, 32}, 32, 32), 1, 1, batch, dtype});
     }
+}
+
+/// Of images and channels as they are trained: of smaller ones oneDNN's buffers are the most.
+TEST(UnetWork, MemoryOfEachBlockInBf16IsWhatLibTorchTook) {
+  expect_memory({unet({64, 128}, 32, 16), 1, 1, 8, Dtype::kBfloat16});
 }
 
 TEST(UnetWork, MemoryOfEachOpOfAGridIsWhatLibTorchTook) {
