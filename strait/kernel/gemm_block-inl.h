@@ -192,32 +192,59 @@ template <class C>
 class SumStore {
  public:
   float* sums() { return sums_; }
-  /// Takes over what stands in sums(), for `steps` calls of step().
+  /// Takes over what stands in sums(), for `steps` calls of step(). kTurned: columns by rows.
+  template <bool kTurned = false>
   void begin(const TileTarget<float, C>& target, int64_t steps) {
     target_ = target;
     row_ = 0;
     idle_ = steps > 2 * kIdle ? kIdle : 0;
-    rows_per_step_ = (target.rows + steps - idle_ - 1) / (steps - idle_);
+    int64_t stores = steps - idle_;
+    if constexpr (kTurned) {
+      from_ = turned_;
+      squares_ = kSquares;
+      squares_per_step_ = stores > 2 * kSquares ? 1 : kSquares;
+      if (squares_per_step_ == 1) stores -= kSquares;
+    }
+    rows_per_step_ = (target.rows + stores - 1) / stores;
 #ifdef STRAIT_KERNEL_PAIRED
     in_pairs_ = !target.base && target.columns == kMatrixColumns && has_pairs();
 #endif
   }
   HWY_ATTR HWY_INLINE void step(int64_t step) {
     if (step < idle_) return;
+    if (squares_ > 0) {
+      turn_squares(squares_per_step_);
+      if (squares_per_step_ == 1) return;
+    }
     store_to(std::min(target_.rows, row_ + rows_per_step_));
   }
-  HWY_ATTR HWY_INLINE void finish() { store_to(target_.rows); }
+  HWY_ATTR HWY_INLINE void finish() {
+    turn_squares(squares_);
+    store_to(target_.rows);
+  }
 
  private:
   /// Steps until what tiles have written can be read without waiting.
   static constexpr int64_t kIdle = 2;
+  static constexpr int64_t kSquares = (kMatrixRows / kUnit) * (kMatrixColumns / kUnit);
+
+  /// Of those of 16 x 16 that are left. What has been turned is what is stored.
+  HWY_ATTR HWY_INLINE void turn_squares(int64_t count) {
+    for (; count > 0; --count) turn_square(--squares_);
+  }
+  HWY_ATTR HWY_NOINLINE void turn_square(int64_t square) {
+    const int64_t row = square / 2 * kUnit, column = square % 2 * kUnit;
+    transpose_unit(sums_ + column * kMatrixColumns + row, 4 * kMatrixColumns,
+                   reinterpret_cast<uint32_t*>(turned_ + row * kMatrixColumns + column),
+                   kMatrixColumns);
+  }
 
   HWY_ATTR HWY_INLINE void store_to(int64_t end) {
     for (; row_ < end; ++row_) {
 #ifdef STRAIT_KERNEL_PAIRED
       if constexpr (std::is_same_v<C, Bfloat16>) {
         if (in_pairs_) {
-          store_pairs(target_, row_, sums_ + row_ * kMatrixColumns);
+          store_pairs(target_, row_, from_ + row_ * kMatrixColumns);
           continue;
         }
       }
@@ -228,15 +255,18 @@ class SumStore {
   HWY_ATTR HWY_NOINLINE void store(int64_t row) const {
     const hn::ScalableTag<float> d;
     constexpr int64_t kLane = kLanes<float>;
-    const float* from = sums_ + row * kMatrixColumns;
+    const float* from = from_ + row * kMatrixColumns;
     for (int64_t column = 0; column < target_.columns; column += 2 * kLane)
       store_row(part_of(target_, 0, column, target_.rows, 2 * kLane), row,
                 hn::LoadU(d, from + column), hn::LoadU(d, from + column + kLane));
   }
 
   alignas(64) float sums_[kMatrixRows * kMatrixColumns];
+  alignas(64) float turned_[kMatrixRows * kMatrixColumns];
+  const float* from_ = sums_;
   TileTarget<float, C> target_;
   int64_t row_ = 0, rows_per_step_ = 0, idle_ = 0;
+  int64_t squares_ = 0, squares_per_step_ = 0;
   bool in_pairs_ = false;
 };
 
@@ -359,6 +389,50 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<T>& a
         store.finish();
         if (!direct) store.begin(rest, in.steps);
       }
+    }
+  }
+  store.finish();
+}
+
+/// Few rows by many columns, all depths at once: rows of A are packed, and columns of B, whose
+/// depths are neighbours, are read where they lie, so that tiles make the result transposed. Sums
+/// are those of multiply_block.
+template <class Tiles>
+HWY_ATTR void multiply_turned(const MatrixWay<Tiles>& way, const GemmOperands<Bfloat16>& operands,
+                              const Panels<float>& panels,
+                              const TileTarget<float, Bfloat16>& whole) {
+  SumStore<Bfloat16> store;
+  const int64_t depth = operands.depth, padded = whole_units(depth, kMatrixDepth);
+  const int64_t all_columns = whole.columns + operands.next_columns;
+  MatrixOperands in;
+  in.steps = padded / kMatrixDepth;
+  pack_columns(way, operands.a, whole.rows, depth, panels.b);
+  const int64_t steps = in.steps * ((whole.rows + kMatrixRows - 1) / kMatrixRows);
+  const auto columns_from = [&](int64_t first) {
+    const int64_t stride = operands.b.column_stride;
+    return MatrixView<Bfloat16>{operands.b.data + first * stride, stride, 1};
+  };
+  for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
+    const int64_t next = column + kMatrixColumns;
+    const MatrixView<Bfloat16> view = columns_from(column);
+    const MatrixGroup<Bfloat16> group{view, std::min(next, whole.columns) - column, depth,
+                                      reinterpret_cast<uint32_t*>(panels.matrix)};
+    in.a = rows_of(group, 0);
+    FarRows far;
+    if (next < all_columns)
+      far = FarRows(columns_from(next), std::min(kMatrixColumns, all_columns - next), depth);
+    const int64_t fetches = (far.lines() + steps - 1) / steps;
+    const auto between = [&](int64_t step) HWY_ATTR {
+      store.step(step);
+      far.fetch(fetches);
+    };
+    for (int64_t row = 0; row < whole.rows; row += kMatrixRows) {
+      const auto part = part_of(whole, row, column, kMatrixRows, kMatrixColumns);
+      in.b = reinterpret_cast<const uint8_t*>(panels.b + row * padded / 2);
+      multiply_matrix_block<1>(way.tiles, in, part.columns, part.rows, MatrixSums{store.sums()},
+                               between);
+      store.finish();
+      store.template begin<true>(part, in.steps);
     }
   }
   store.finish();
@@ -494,6 +568,24 @@ HWY_ATTR inline int64_t column_limit(int64_t limit, int64_t rows, bool sums) {
   return std::min(limit, fit);
 }
 
+template <class Way, class T, class C>
+constexpr bool kTurns = false;
+template <class Tiles>
+constexpr bool kTurns<MatrixWay<Tiles>, Bfloat16, Bfloat16> = true;
+
+/// Whether columns of B are read where they lie: it takes turning the result, and saves packing B
+/// for few rows. Those, packed, must fit, and the result, of which 64 bytes of a row are written at
+/// a time, should be near.
+template <class Way, class T, class C>
+bool turns(const Way& way, const GemmCall<T, C>& call, int64_t rows, int64_t columns) {
+  if constexpr (!kTurns<Way, T, C>) return false;
+  constexpr int64_t kFew = 256, kNear = int64_t{4} << 20;
+  constexpr int64_t kPacked = 2 * kColumnBlock<float> * kDepthBlock;
+  return call.a.column_stride == 1 && call.b.row_stride == 1 && rows <= kFew &&
+         rows * columns <= kNear && whole_units(rows, kUnit) * call.depth <= kPacked &&
+         call.depth <= deepest(way, call.a);
+}
+
 /// The part [row_begin, row_end) x [column_begin, column_end) of c.
 template <class Way, class T, class C>
 HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPart& part) {
@@ -503,7 +595,8 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
   const bool sums = kNarrow && call.depth > deepest(way, call.a);
   const Panels<W> panels = thread_panels<W>(kNarrow);
   const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
-  const int64_t limit = block_columns(way, call, rows);
+  const bool turned = turns(way, call, rows, all_columns);
+  const int64_t limit = turned ? kMostColumns<W> : block_columns(way, call, rows);
   const int64_t column_block =
       balanced(all_columns, column_limit<W>(limit, rows, sums), kTileColumns<W>);
   GemmOperands<T> in{call.a, call.b, call.depth};
@@ -525,6 +618,12 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
     }
     in.b.data = call.b.data + column * call.b.column_stride;
     in.next_columns = std::min(column_block, column_end - column - target.columns);
+    if constexpr (kTurns<Way, T, C>) {
+      if (turned) {
+        multiply_turned(way, in, panels, target);
+        continue;
+      }
+    }
     if (sums) {
       multiply_narrow<Way, T, C>(way, in, panels, target);
     } else {

@@ -35,8 +35,10 @@ constexpr int64_t kTileWords = kUnit * kUnit;
 
 inline int64_t whole_units(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-/// Square of 16 words, rows of `in` `stride` bytes apart, transposed.
-HWY_ATTR inline void transpose_unit(const void* in, int64_t stride, uint32_t* out) {
+/// Square of 16 words, rows of `in` `stride` bytes apart, transposed; those of `out` `out_stride`
+/// words.
+HWY_ATTR inline void transpose_unit(const void* in, int64_t stride, uint32_t* out,
+                                    int64_t out_stride = kUnit) {
   const auto* from = static_cast<const uint8_t*>(in);
 #if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86
   __m512i r[16], t[16];
@@ -64,13 +66,13 @@ HWY_ATTR inline void transpose_unit(const void* in, int64_t stride, uint32_t* ou
   }
 #pragma GCC unroll 8
   for (int64_t w = 0; w < 8; ++w) {
-    _mm512_storeu_si512(out + w * kUnit, _mm512_shuffle_i32x4(t[w], t[w + 8], kEven));
-    _mm512_storeu_si512(out + (w + 8) * kUnit, _mm512_shuffle_i32x4(t[w], t[w + 8], kOdd));
+    _mm512_storeu_si512(out + w * out_stride, _mm512_shuffle_i32x4(t[w], t[w + 8], kEven));
+    _mm512_storeu_si512(out + (w + 8) * out_stride, _mm512_shuffle_i32x4(t[w], t[w + 8], kOdd));
   }
 #elif HWY_TARGET == HWY_SCALAR
   for (int64_t row = 0; row < kUnit; ++row)
     for (int64_t column = 0; column < kUnit; ++column)
-      std::memcpy(out + column * kUnit + row, from + row * stride + 4 * column, 4);
+      std::memcpy(out + column * out_stride + row, from + row * stride + 4 * column, 4);
 #else
   const Words d;
   constexpr int64_t kLane = lanes_of(Words()), kRows = kLane < kUnit ? kLane : kUnit;
@@ -79,7 +81,7 @@ HWY_ATTR inline void transpose_unit(const void* in, int64_t stride, uint32_t* ou
       hn::Vec<Words> t[4];
       transpose_words<kRows>(from + row * stride + 4 * column, stride, t);
 #pragma GCC unroll 4
-      for (int64_t w = 0; w < 4; ++w) hn::StoreU(t[w], d, out + (column + w) * kUnit + row);
+      for (int64_t w = 0; w < 4; ++w) hn::StoreU(t[w], d, out + (column + w) * out_stride + row);
     }
   }
 #endif

@@ -74,10 +74,14 @@ double embedding_scale(const ModelShape& model) {
 }
 
 int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
-  constexpr int64_t kTargetElements = int64_t{16}
-                                      << 20;  // 64 MiB of fp32: every chunk reads the whole matrix
-  constexpr int64_t kLeastRows = 64;          // below, the GEMMs lose speed
-  const int64_t limit = std::max(kLeastRows, kTargetElements / std::max<int64_t>(vocabulary, 1));
+  // Every chunk reads the matrix twice, and reads and writes its gradient: in bf16 12 bytes of a
+  // number for six operations with every row.
+  constexpr int64_t kEnoughRows = 512;
+  constexpr int64_t kLeastRows = 64;  // below, the GEMMs lose speed
+  constexpr int64_t kSmall = int64_t{16} << 20, kMost = int64_t{64} << 20;  // elements
+  const int64_t entries = std::max<int64_t>(vocabulary, 1);
+  const int64_t limit =
+      std::max({kSmall / entries, std::min(kMost / entries, kEnoughRows), kLeastRows});
   if (rows <= limit) return std::max<int64_t>(rows, 1);
   const int64_t chunks = (rows + limit - 1) / limit;
   return (rows + chunks - 1) / chunks;

@@ -107,6 +107,21 @@ TEST(TileProducts, PlainTilesEqualTheTripleLoopOnAllSmallSizes) {
 }
 
 #if HWY_ARCH_X86_64
+/// Results in bf16: of few rows, they are made transposed.
+void expect_rounded_alike(int64_t rows, int64_t columns, int64_t depth) {
+  const auto a = small_integers(rows * depth, 1), b = small_integers(columns * depth, 2);
+  EdgeVector<Bfloat16> plain(static_cast<size_t>(rows * columns)), native = plain;
+  GemmCall<Bfloat16> call{rows,         columns, depth, view(a, depth, false), view(b, depth, true),
+                          plain.data(), columns};
+  call.products = NarrowProducts::kPlainTiles;
+  gemm(call, 1);
+  call.c = native.data();
+  HWY_NAMESPACE::gemm_matrix<MatrixTiles>(call, {0, rows, 0, columns});
+  EXPECT_EQ(EdgeVector<float>(native.begin(), native.end()),
+            EdgeVector<float>(plain.begin(), plain.end()))
+      << rows << " x " << columns;
+}
+
 /// The processor's instructions as they were compiled; a processor without them has them emulated.
 TEST(TileProducts, InstructionsEqualTheTripleLoop) {
   const bool native = tile_access() == TileAccess::kGranted;
@@ -123,6 +138,8 @@ TEST(TileProducts, InstructionsEqualTheTripleLoop) {
       for (const int64_t depth : {1, 31, 32, 33, 64, 69})
         expect({rows, columns, depth, rows % 2 == 0, (rows + depth) % 3 == 0});
   expect({130, 800, 801, false, true});
+  for (const int64_t rows : {1, 17, 64})
+    for (const int64_t columns : {16, 33, 70}) expect_rounded_alike(rows, columns, 96);
   if (native)
     EXPECT_EQ(EmulatedTiles::instructions(), 0);
   else
@@ -269,15 +286,17 @@ TEST(TileProducts, Fp32IsNoLessExactThanByVectors) {
 
 /// Numbers whose sums are rounded, so that another order of adding shows.
 template <class T>
+EdgeVector<T> normal_numbers(int64_t count, uint64_t seed) {
+  std::vector<float> values(static_cast<size_t>(count));
+  normal<float>({seed, 0, count, 1.0, values.data()});
+  return EdgeVector<T>(values.begin(), values.end());
+}
+
+template <class T>
 void expect_rows_to_stand_alone(int64_t depth) {
   constexpr int64_t kRows = 70, kColumns = 41;
-  const auto numbers = [](int64_t count, uint64_t seed) {
-    std::vector<float> values(static_cast<size_t>(count));
-    normal<float>({seed, 0, count, 1.0, values.data()});
-    return EdgeVector<T>(values.begin(), values.end());
-  };
-  const auto a = numbers(kRows * depth, 1), b = numbers(depth * kColumns, 2);
-  const auto before = numbers(kRows * kColumns, 3);
+  const auto a = normal_numbers<T>(kRows * depth, 1), b = normal_numbers<T>(depth * kColumns, 2);
+  const auto before = normal_numbers<T>(kRows * kColumns, 3);
   const auto multiply = [&](int64_t rows, int64_t columns) {
     EdgeVector<float> c(before.begin(), before.end());
     GemmCall<T, float> call{rows,     columns, depth, {a.data(), depth, 1}, {b.data(), kColumns, 1},
@@ -301,6 +320,43 @@ TEST(TileProducts, ASumDoesNotDependOnTheOtherRowsAndColumns) {
     expect_rows_to_stand_alone<Bfloat16>(depth);
     expect_rows_to_stand_alone<float>(depth);
   }
+}
+
+/// Few rows meet columns where those lie, if their depths are neighbours; copied, so that columns
+/// are neighbours, they are packed. Both add up in one order.
+TEST(TileProducts, ASumDoesNotDependOnWhereColumnsLie) {
+  const auto expect = [](int64_t rows, int64_t columns, int64_t depth) {
+    const auto a = normal_numbers<Bfloat16>(rows * depth, 1);
+    const auto b = normal_numbers<Bfloat16>(columns * depth, 2);
+    const auto bias = normal_numbers<Bfloat16>(columns, 3);
+    const auto before = normal_numbers<Bfloat16>(rows * columns, 4);
+    EdgeVector<Bfloat16> copied(b.size());
+    for (int64_t column = 0; column < columns; ++column)
+      for (int64_t k = 0; k < depth; ++k) copied[k * columns + column] = b[column * depth + k];
+    const auto multiply = [&](const MatrixView<Bfloat16>& factor, bool accumulate, int threads) {
+      EdgeVector<Bfloat16> c = before;
+      GemmCall<Bfloat16> call{rows,   columns,  depth,  view(a, depth, false),
+                              factor, c.data(), columns};
+      call.accumulate = accumulate;
+      call.bias = accumulate ? nullptr : bias.data();
+      call.products = NarrowProducts::kPlainTiles;
+      gemm(call, threads);
+      return EdgeVector<float>(c.begin(), c.end());
+    };
+    for (const bool accumulate : {false, true}) {
+      const auto wanted = multiply(view(copied, columns, false), accumulate, 1);
+      for (const int threads : {1, 2, 3})
+        ASSERT_EQ(multiply(view(b, depth, true), accumulate, threads), wanted)
+            << rows << " x " << columns << " x " << depth << ", " << threads << " threads";
+    }
+  };
+  for (const int64_t rows : {1, 5, 16, 17, 31, 32, 33, 64, 70})
+    for (const int64_t columns : {1, 15, 16, 33, 64, 70})
+      for (const int64_t depth : {1, 31, 64, 96, 129, 320}) expect(rows, columns, depth);
+  expect(256, 96, 2304);
+  expect(17, 48, 3232);  // more than a block of depth
+  expect(37, 3300, 64);  // two blocks of columns
+  expect(257, 64, 64);   // too many rows
 }
 
 TEST(TileProducts, PermissionIsAskedOnlyWhereThereAreTiles) {

@@ -282,9 +282,13 @@ TEST(Shape, HeadChunksCoverRowsWithinTheTarget) {
       const int64_t chunk = head_chunk_rows(vocabulary, rows);
       EXPECT_GE(chunk, std::min<int64_t>(rows, 33)) << vocabulary << " " << rows;
       EXPECT_LE(chunk, rows);
-      EXPECT_TRUE(chunk <= 64 || chunk * vocabulary * 4 <= (64 << 20)) << vocabulary;
+      const int64_t bytes = chunk * vocabulary * 4;
+      EXPECT_TRUE(chunk <= 64 || bytes <= (chunk <= 512 ? 256 : 64) << 20) << vocabulary;
     }
   }
+  EXPECT_EQ(head_chunk_rows(50257, 1024), 512);
+  EXPECT_EQ(head_chunk_rows(128256, 4096), 512);
+  EXPECT_EQ(head_chunk_rows(262144, 1024), 256);
 }
 
 TEST(Shape, RefusesWhatCannotBeBuilt) {
