@@ -66,14 +66,17 @@ void run_range(const GemmCall<Bfloat16, float>& call, const GemmPart& part) {
 }
 
 /// How many of `threads` share the rows; the rest of the factor shares the columns. Each thread
-/// packs what it reads, so the least total of packed rows and columns wins.
-int row_shares(int64_t rows, int64_t columns, int threads) {
+/// packs what it reads, so the least total of packed rows and columns wins; rows that tiles read
+/// where they lie cost an eighth.
+int row_shares(int64_t rows, int64_t columns, int threads, bool in_place) {
+  const double row_cost = in_place ? 0.125 : 1.0;
   int best = 1;
   double best_cost = -1;
   for (int shares = 1; shares <= threads; ++shares) {
     if (threads % shares != 0) continue;
-    const double cost = static_cast<double>((rows + shares - 1) / shares) +
-                        static_cast<double>((columns + threads / shares - 1) / (threads / shares));
+    const int others = threads / shares;
+    const double cost = row_cost * static_cast<double>((rows + shares - 1) / shares) +
+                        static_cast<double>((columns + others - 1) / others);
     if (best_cost < 0 || cost < best_cost) {
       best = shares;
       best_cost = cost;
@@ -110,9 +113,11 @@ void gemm(const GemmCall<T, C>& call, int threads) {
     run_range(call, {0, call.rows, 0, call.columns});
     return;
   }
-  const int64_t row_unit = by_tiles(call.products) ? kTileRowUnit : kRowUnit;
+  const bool tiles = by_tiles(call.products);
+  const bool in_place = tiles && sizeof(T) == sizeof(Bfloat16) && call.a.column_stride == 1;
+  const int64_t row_unit = tiles ? kTileRowUnit : kRowUnit;
   run_team(threads, [&](int index, int team) {
-    const int shares = row_shares(call.rows, call.columns, team);
+    const int shares = row_shares(call.rows, call.columns, team, in_place);
     const int other = team / shares;
     const int row_part = index / other, column_part = index % other;
     const GemmPart part{part_begin(call.rows, shares, row_part, row_unit),

@@ -4,7 +4,7 @@
 // Blocks of B (kDepthBlock deep, kColumnBlock wide) are packed once and stay in the second-level
 // cache; of A one panel of kTileRows rows at a time is packed and stays in the first-level cache
 // while the block of B streams past it. Where A has few rows it is the other way around
-// (multiply_few_rows).
+// (multiply_few_rows; of matrix tiles multiply_turned).
 #if defined(STRAIT_KERNEL_GEMM_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_GEMM_BLOCK_INL_H_
 #undef STRAIT_KERNEL_GEMM_BLOCK_INL_H_
@@ -272,16 +272,16 @@ class SumStore {
 
 /// Whether products of T are added to what is there in the registers. That is less exact where
 /// there are many depths, and left out for fp32. A bias comes between the two.
-template <class T, class C>
-bool adds_in_registers(const TileTarget<float, C>& target) {
-  return std::is_same_v<C, float> && kNumParts<T> == 1 && target.bias == nullptr;
+template <class T>
+bool adds_in_registers(const TileTarget<float, float>& target) {
+  return kNumParts<T> == 1 && target.bias == nullptr;
 }
 
 /// Whether tiles themselves write a block into its target.
 template <class T>
 bool tiles_write(const TileTarget<float, float>& part) {
   return part.rows % kUnit == 0 && part.columns % kUnit == 0 && part.bias == nullptr &&
-         (part.base == nullptr || adds_in_registers<T>(part));
+         (part.base == nullptr || kNumParts<T> == 1);
 }
 template <class T>
 bool tiles_write(const TileTarget<float, Bfloat16>&) {
