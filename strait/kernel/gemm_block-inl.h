@@ -33,6 +33,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kDepthBlock = 384;  // in elements of packed panels: pairs hold two depths
 template <class W>
 constexpr int64_t kColumnBlock = 3072 / static_cast<int64_t>(sizeof(W));  // 1.2 MB of B
+template <class W>
+constexpr int64_t kBlockWords = kColumnBlock<W>* kDepthBlock;
 /// Of blocks that are less deep, where matrix tiles multiply.
 template <class W>
 constexpr int64_t kMostColumns = 4 * kColumnBlock<W>;
@@ -78,6 +80,11 @@ HWY_ATTR inline Panels<W> thread_panels(bool sums) {
   W* const bias = b + aligned(kB);
   W* const matrix = bias + aligned(kBias);
   return {memory, b, bias, matrix, matrix + aligned(kMatrix)};
+}
+
+template <class T>
+inline MatrixView<T> from_row(const MatrixView<T>& view, int64_t row) {
+  return {view.data + row * view.row_stride, view.row_stride, view.column_stride};
 }
 
 /// The part of a target from (row, column) on, at most rows x columns of it.
@@ -155,7 +162,7 @@ HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>
   in.depth = (depth + Way::kDepths - 1) / Way::kDepths;
   for (int64_t row = 0; row < whole.rows; row += kTileRows) {
     const int64_t rows = std::min(kTileRows, whole.rows - row);
-    const MatrixView<T> part{a.data + row * a.row_stride, a.row_stride, a.column_stride};
+    const MatrixView<T> part = from_row(a, row);
     const auto pack_rows = [&]() HWY_ATTR {
       in.a = panels.a;
       pack_panels<kTileRows>(part, rows, depth,
@@ -198,48 +205,34 @@ class SumStore {
     target_ = target;
     row_ = 0;
     idle_ = steps > 2 * kIdle ? kIdle : 0;
-    int64_t stores = steps - idle_;
-    if constexpr (kTurned) {
-      from_ = turned_;
-      squares_ = kSquares;
-      squares_per_step_ = stores > 2 * kSquares ? 1 : kSquares;
-      if (squares_per_step_ == 1) stores -= kSquares;
-    }
-    rows_per_step_ = (target.rows + stores - 1) / stores;
+    rows_per_step_ = (target.rows + steps - idle_ - 1) / (steps - idle_);
+    to_turn_ = kTurned;
+    from_ = kTurned ? turned_ : sums_;
 #ifdef STRAIT_KERNEL_PAIRED
     in_pairs_ = !target.base && target.columns == kMatrixColumns && has_pairs();
 #endif
   }
   HWY_ATTR HWY_INLINE void step(int64_t step) {
     if (step < idle_) return;
-    if (squares_ > 0) {
-      turn_squares(squares_per_step_);
-      if (squares_per_step_ == 1) return;
-    }
     store_to(std::min(target_.rows, row_ + rows_per_step_));
   }
-  HWY_ATTR HWY_INLINE void finish() {
-    turn_squares(squares_);
-    store_to(target_.rows);
-  }
+  HWY_ATTR HWY_INLINE void finish() { store_to(target_.rows); }
 
  private:
   /// Steps until what tiles have written can be read without waiting.
   static constexpr int64_t kIdle = 2;
-  static constexpr int64_t kSquares = (kMatrixRows / kUnit) * (kMatrixColumns / kUnit);
 
-  /// Of those of 16 x 16 that are left. What has been turned is what is stored.
-  HWY_ATTR HWY_INLINE void turn_squares(int64_t count) {
-    for (; count > 0; --count) turn_square(--squares_);
-  }
-  HWY_ATTR HWY_NOINLINE void turn_square(int64_t square) {
-    const int64_t row = square / 2 * kUnit, column = square % 2 * kUnit;
-    transpose_unit(sums_ + column * kMatrixColumns + row, 4 * kMatrixColumns,
-                   reinterpret_cast<uint32_t*>(turned_ + row * kMatrixColumns + column),
-                   kMatrixColumns);
+  HWY_ATTR HWY_NOINLINE void turn() {
+    to_turn_ = false;
+    for (int64_t row = 0; row < kMatrixRows; row += kUnit)
+      for (int64_t column = 0; column < kMatrixColumns; column += kUnit)
+        transpose_unit(sums_ + column * kMatrixColumns + row, 4 * kMatrixColumns,
+                       reinterpret_cast<uint32_t*>(turned_ + row * kMatrixColumns + column),
+                       kMatrixColumns);
   }
 
   HWY_ATTR HWY_INLINE void store_to(int64_t end) {
+    if (to_turn_) turn();
     for (; row_ < end; ++row_) {
 #ifdef STRAIT_KERNEL_PAIRED
       if constexpr (std::is_same_v<C, Bfloat16>) {
@@ -266,8 +259,7 @@ class SumStore {
   const float* from_ = sums_;
   TileTarget<float, C> target_;
   int64_t row_ = 0, rows_per_step_ = 0, idle_ = 0;
-  int64_t squares_ = 0, squares_per_step_ = 0;
-  bool in_pairs_ = false;
+  bool to_turn_ = false, in_pairs_ = false;
 };
 
 /// Whether products of T are added to what is there in the registers. That is less exact where
@@ -351,16 +343,13 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<T>& a
     far.fetch(fetches);
   };
   for (int64_t first = 0; first < whole.rows; first += kRowGroup) {
-    const auto view_from = [&](int64_t row) {
-      return MatrixView<T>{a.data + row * a.row_stride, a.row_stride, a.column_stride};
-    };
-    const MatrixView<T> view = view_from(first);
+    const MatrixView<T> view = from_row(a, first);
     const MatrixGroup<T> group{view, std::min(kRowGroup, whole.rows - first), depth,
                                reinterpret_cast<uint32_t*>(panels.matrix)};
     prepare_rows(group);
     const int64_t next = first + kRowGroup;
     if (group.turned() && next < whole.rows) {
-      far = FarRows(view_from(next), std::min(kRowGroup, whole.rows - next), depth);
+      far = FarRows(from_row(a, next), std::min(kRowGroup, whole.rows - next), depth);
       spread_fetches(group.rows);
     }
     for (int64_t row = 0; row < group.rows; row += kMatrixRows) {
@@ -408,19 +397,17 @@ HWY_ATTR void multiply_turned(const MatrixWay<Tiles>& way, const GemmOperands<Bf
   in.steps = padded / kMatrixDepth;
   pack_columns(way, operands.a, whole.rows, depth, panels.b);
   const int64_t steps = in.steps * ((whole.rows + kMatrixRows - 1) / kMatrixRows);
-  const auto columns_from = [&](int64_t first) {
-    const int64_t stride = operands.b.column_stride;
-    return MatrixView<Bfloat16>{operands.b.data + first * stride, stride, 1};
-  };
+  const MatrixView<Bfloat16> turned{operands.b.data, operands.b.column_stride,
+                                    operands.b.row_stride};
   for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
     const int64_t next = column + kMatrixColumns;
-    const MatrixView<Bfloat16> view = columns_from(column);
+    const MatrixView<Bfloat16> view = from_row(turned, column);
     const MatrixGroup<Bfloat16> group{view, std::min(next, whole.columns) - column, depth,
                                       reinterpret_cast<uint32_t*>(panels.matrix)};
     in.a = rows_of(group, 0);
     FarRows far;
     if (next < all_columns)
-      far = FarRows(columns_from(next), std::min(kMatrixColumns, all_columns - next), depth);
+      far = FarRows(from_row(turned, next), std::min(kMatrixColumns, all_columns - next), depth);
     const int64_t fetches = (far.lines() + steps - 1) / steps;
     const auto between = [&](int64_t step) HWY_ATTR {
       store.step(step);
@@ -455,8 +442,7 @@ HWY_ATTR void multiply_few_rows(const MatrixView<T>& a, const MatrixView<T>& tur
   in.next.stride = turned.row_stride * kBytes;
   in.next.depth_stride = turned.column_stride * kBytes;
   for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
-    const MatrixView<T> part{turned.data + column * turned.row_stride, turned.row_stride,
-                             turned.column_stride};
+    const MatrixView<T> part = from_row(turned, column);
     pack_panels<kTileColumns<W>>(part, std::min(kTileColumns<W>, whole.columns - column), depth,
                                  panels.b);
     in.next.data =
@@ -549,14 +535,14 @@ template <class Tiles, class T, class C>
 constexpr int64_t block_columns(const MatrixWay<Tiles>& way, const GemmCall<T, C>& call,
                                 int64_t rows) {
   using W = Wide<T>;
-  constexpr int64_t kWords = kColumnBlock<W> * kDepthBlock, kFew = 256;
+  constexpr int64_t kFew = 256;
   const int64_t deep = balanced(call.depth, deepest(way, call.a), kMatrixDepth);
   const auto fit = [&](int64_t words, int64_t most) {
     const int64_t columns = 2 * words / kNumParts<T> / deep / kMatrixColumns * kMatrixColumns;
     return std::min(columns, most);
   };
-  if (call.a.column_stride != 1) return fit(kWords, kMostColumns<W>);
-  return fit(kWords / 2, rows <= kFew ? kFew : kColumnBlock<W> / 2);
+  if (call.a.column_stride != 1) return fit(kBlockWords<W>, kMostColumns<W>);
+  return fit(kBlockWords<W> / 2, rows <= kFew ? kFew : kColumnBlock<W> / 2);
 }
 
 /// Columns that are done at a time: a narrow result's sums must fit.
@@ -579,10 +565,10 @@ constexpr bool kTurns<MatrixWay<Tiles>, Bfloat16, Bfloat16> = true;
 template <class Way, class T, class C>
 bool turns(const Way& way, const GemmCall<T, C>& call, int64_t rows, int64_t columns) {
   if constexpr (!kTurns<Way, T, C>) return false;
-  constexpr int64_t kFew = 256, kNear = int64_t{4} << 20;
-  constexpr int64_t kPacked = 2 * kColumnBlock<float> * kDepthBlock;
-  return call.a.column_stride == 1 && call.b.row_stride == 1 && rows <= kFew &&
-         rows * columns <= kNear && whole_units(rows, kUnit) * call.depth <= kPacked &&
+  constexpr int64_t kNear = int64_t{4} << 20;
+  return call.a.column_stride == 1 && call.b.row_stride == 1 && rows <= kFewRows<float> &&
+         rows * columns <= kNear &&
+         whole_units(rows, kUnit) * call.depth <= 2 * kBlockWords<float> &&
          call.depth <= deepest(way, call.a);
 }
 

@@ -52,9 +52,10 @@ using ProductSeconds = std::function<double(NarrowProducts)>;
 
 /// What is asked for. UserError naming what `has` has for the type, and the nearest of it, where
 /// that is missing; tiles that the system denies are replaced by the usual. Nothing asked for: of
-/// bf16 tiles, else the usual; without `deterministic`, what is at least kClearlyFaster times as
-/// fast by `seconds` (may be null), so that noise does not decide, and runs that go on end as whole
-/// ones do. Of fp32 kAutomatic, vectors: kSplit was not faster where it was measured.
+/// bf16 tiles, unmeasured; else the usual or, without `deterministic`, what is at least
+/// kClearlyFaster times as fast by `seconds` (may be null), so that noise does not decide, and runs
+/// that go on end as whole ones do. Of fp32 kAutomatic, vectors: kSplit was not faster where it was
+/// measured.
 ProductChoice choose_products(const ProductRequest& request, const Multipliers& has,
                               const ProductSeconds& seconds);
 inline constexpr double kClearlyFaster = 1.2;
